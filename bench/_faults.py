@@ -18,7 +18,7 @@ import numpy as np
 from _document import publish
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance
+from monolane.executor_api import Advance
 from monolane.measure import Record, summary
 
 DEMO = Path(__file__).parents[1] / "src" / "monolane" / "demo"

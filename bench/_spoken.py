@@ -13,7 +13,7 @@ from _replay import Ids
 
 from monolane.cpu import CpuExecutor
 from monolane.engine import DraftModel, ModelFiles
-from monolane.epoch import AUTO_DRAFTS, Advance, TokenEvent
+from monolane.executor_api import AUTO_DRAFTS, Advance, TokenEvent
 
 
 class Speaker:

@@ -23,8 +23,7 @@ from _program import run_script
 from _server import server
 
 from monolane.errors import ConfigError
-from monolane.evaluate import record_loop
-from monolane.measure import LoadTarget, Record
+from monolane.measure import LoadTarget, Record, record_loop
 
 START = 300.0  # seconds for a server
 FILE = "settings.py"

@@ -24,10 +24,11 @@ from _document import publish
 from _program import run_script
 from quantization import cut_windows
 
-from monolane.engine import Engine, find_model, unpack_gguf
+from monolane.engine import Engine
 from monolane.evaluate import EngineSubject, EvalOptions, Tally, help_topics, make_tasks
 from monolane.measure import Record, shown_word
 from monolane.model import is_gguf
+from monolane.sources import find_model, unpack_gguf
 
 ORACLE = "float32"
 TASKS = ("niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1")

@@ -23,8 +23,8 @@ from _document import publish
 from _program import run_script
 from _server import Server, server
 
-from monolane.engine import find_model
 from monolane.measure import Record
+from monolane.sources import find_model
 
 EXCHANGES = Path(__file__).with_name("exchanges")
 START, PATIENCE = 300.0, 900.0  # seconds for a server, and for a client

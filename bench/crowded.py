@@ -20,8 +20,8 @@ from _document import publish
 from _program import run_script
 
 from monolane._core import kernels
-from monolane.engine import find_model
 from monolane.measure import DecodeCase, LoadedModel, ReadProbe, Record, run_rounds, summary
+from monolane.sources import find_model
 
 CONTEXT = 128
 PROBE_BYTES = 1 << 20  # its figure is not used: what memory gives beside other programs says little

@@ -26,10 +26,10 @@ from _document import publish
 from _program import run_script
 from torch.nn import functional
 
-from monolane.engine import find_model, unpack_gguf
 from monolane.hf import LaneformerForCausalLM, load_whole
 from monolane.measure import Record
 from monolane.model import is_gguf
+from monolane.sources import find_model, unpack_gguf
 from monolane.tune import (
     BestTokens,
     Windows,

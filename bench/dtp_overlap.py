@@ -34,11 +34,11 @@ from _document import publish
 from _program import run_script
 
 from monolane.cpu import CpuExecutor
-from monolane.engine import find_model
-from monolane.epoch import Advance
+from monolane.executor_api import Advance
 from monolane.measure import Record, summary, synthetic_config
 from monolane.model import ModelConfig, Weights, read_config, render_config, tensor_specs
 from monolane.sim import Ranks, find_machine, with_reduce
+from monolane.sources import find_model
 
 RULES = ("now", "after:1", "after:2", "after:4")
 LINKS = (0, 5, 10, 20, 50, 100)  # us

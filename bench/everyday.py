@@ -29,9 +29,10 @@ from _program import run_script
 
 from monolane import _env
 from monolane.cpu import find_isa
-from monolane.engine import Engine, SamplingDefaults, SamplingParams, find_model, unpack_gguf
+from monolane.engine import Engine, SamplingDefaults, SamplingParams
 from monolane.measure import Record
 from monolane.model import is_gguf
+from monolane.sources import find_model, unpack_gguf
 from monolane.text import Repetition
 
 QUESTIONS = Path(__file__).with_name("everyday.txt")

@@ -27,7 +27,7 @@ from monolane._core import kernels
 from monolane._env import CACHE
 from monolane.cpu import CpuExecutor
 from monolane.engine import ModelFiles
-from monolane.epoch import Advance, Draw
+from monolane.executor_api import Advance, Draw
 from monolane.measure import Record, summary
 from monolane.model import EXPERT_ROLES, Weights
 

@@ -27,8 +27,8 @@ from _faults import DEMO, HANGS, PATIENCE, Outcome, Strike, ask, be_in, run_faul
 from _wire import Link, Wire
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import RankAddresses
 from monolane.errors import BackendError
+from monolane.executor_api import RankAddresses
 from monolane.model import Weights
 
 KINDS = ("kill", "stop", "close", "cut")

@@ -45,9 +45,10 @@ from quantization import cut_windows
 from monolane import _env
 from monolane._results import current_commit
 from monolane.cpu import find_isa
-from monolane.engine import Engine, find_model, unpack_gguf
+from monolane.engine import Engine
 from monolane.evaluate import Tally, help_topics
 from monolane.measure import Record
+from monolane.sources import find_model, unpack_gguf
 
 # What llama.cpp makes of a dense model and monolane reads.
 TYPES = ("Q4_1", "Q4_0", "Q4_K_M", "Q5_0", "Q5_1", "Q5_K_M", "Q6_K", "Q8_0", "BF16", "F16")

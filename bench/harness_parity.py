@@ -22,9 +22,10 @@ from _command import ROOT
 from _document import publish
 from _program import run_script
 
-from monolane.engine import Engine, find_model, unpack_gguf
+from monolane.engine import Engine
 from monolane.measure import Record, shown_word
 from monolane.model import ModelConfig, is_gguf
+from monolane.sources import find_model, unpack_gguf
 
 CHOICES, BEGINNING, CONTINUATION, WHOLE = 4, 160, 64, 1500  # of an item; characters
 # Read in this order; each gives texts of its own to as many items as it has room for.

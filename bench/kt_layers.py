@@ -26,7 +26,7 @@ from _gguf import SHAPES, random_gguf
 from monolane._env import CACHE
 from monolane.cpu import CpuExecutor
 from monolane.engine import ModelFiles
-from monolane.epoch import Advance, Draw
+from monolane.executor_api import Advance, Draw
 from monolane.measure import ReadProbe, Record, summary
 from monolane.plan import PhaseKind, phase_cost
 

@@ -27,7 +27,7 @@ from _document import publish
 from _program import run_script
 
 from monolane._core import kernels
-from monolane.epoch import KeptBytes
+from monolane.executor_api import KeptBytes
 from monolane.measure import (
     ArithmeticProbe,
     Case,

@@ -25,8 +25,9 @@ from _command import ROOT
 from _document import publish
 from _program import run_script
 
-from monolane.engine import Engine, Generation, SamplingParams, find_model
+from monolane.engine import Engine, Generation, SamplingParams
 from monolane.measure import SYNTHETIC, shown_word, summary, synthetic
+from monolane.sources import find_model
 
 TURNS = 10
 ANSWER = 16  # tokens of each turn's answer

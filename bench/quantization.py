@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.progress import track
 
 from monolane.cuda._pack import widened
-from monolane.engine import Engine, find_backend, find_model, unpack_gguf
-from monolane.epoch import SharedExecutor
+from monolane.engine import Engine, find_backend
+from monolane.engine._shared_executor import SharedExecutor
 from monolane.errors import ConfigError
 from monolane.evaluate import Tally, Text, Window, cut_text, help_topics
 from monolane.model import (
@@ -44,6 +44,7 @@ from monolane.model import (
 )
 from monolane.plan import build as build_plan
 from monolane.plan import cpu
+from monolane.sources import find_model, unpack_gguf
 
 Record = dict[str, Any]
 

@@ -13,9 +13,9 @@ import numpy as np
 from _document import publish
 from _program import run_script
 
-from monolane.engine import find_model
-from monolane.epoch import Advance, Draw
+from monolane.executor_api import Advance, Draw
 from monolane.measure import LoadedModel, Record, summary
+from monolane.sources import find_model
 
 PROMPT = 64
 WAYS: dict[str, Draw] = {

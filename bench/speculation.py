@@ -36,8 +36,9 @@ from _program import run_script
 from _replay import Drafter, Ids, Replay, arctic, ours, replay
 from _spoken import Speaker, tokens_per_second
 
-from monolane.engine import Engine, SamplingParams, find_model
+from monolane.engine import Engine, SamplingParams
 from monolane.measure import SYNTHETIC, LoadedModel, Record, summary, synthetic
+from monolane.sources import find_model
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 CONTEXT = 1024  # tokens before a measured pass

@@ -21,8 +21,8 @@ from _program import run_script
 
 from monolane.engine import Constraint, Engine, Guide, SamplingParams
 from monolane.measure import shown_word, summary
-from monolane.serve._api.prepare import constraint_of
-from monolane.serve._api.wire import CompletionRequest
+from monolane.serve._http.prepare import constraint_of
+from monolane.serve._openai.body import CompletionRequest
 from monolane.serve._tools.grammar import answer_grammar
 
 PROMPT = "def f(x):\n"

@@ -26,9 +26,10 @@ from _program import run_script
 from _replay import Replay
 from speculation import BUDGETS, SEED, Costs, Text, texts_of
 
-from monolane.engine import ModelFiles, find_model
+from monolane.engine import ModelFiles
 from monolane.measure import Record
 from monolane.model import Heads, Role
+from monolane.sources import find_model
 
 COSTS = ROOT / "bench" / "results" / "2026-11-22-amd-epyc-speculation-smollm2.json"
 RANKS = 8  # best tokens of heads that are looked at

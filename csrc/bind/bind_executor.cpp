@@ -77,7 +77,7 @@ std::vector<T> part_of(const char* name, const auto& list, uint32_t begin, uint3
 }
 
 DraftBy drafter_of(uint32_t drafter) {
-  if (drafter >= kDrafters) refuse("drafter: expected one of monolane.epoch.DRAFTERS");
+  if (drafter >= kDrafters) refuse("drafter: expected one of monolane.executor_api.DRAFTERS");
   return static_cast<DraftBy>(drafter);
 }
 

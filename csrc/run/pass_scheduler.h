@@ -19,7 +19,7 @@
 
 namespace monolane {
 
-// What may follow the last token of a guided slot; see monolane.epoch.Guide.
+// What may follow the last token of a guided slot; see monolane.executor_api.Guide.
 struct Guide {
   std::vector<int32_t> forced;  // these come next, without a draw
   std::vector<uint32_t> mask;   // then a draw among these, [ceil(V / 32)]; empty: the answer ends

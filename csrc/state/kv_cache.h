@@ -66,10 +66,10 @@ class KvCache {
   // Makes the first `positions` ever written in one slot those of another, too, of some heads.
   void copy(int64_t source, int64_t target, int64_t positions, HeadPart heads);
 
-  // What a sequence is kept as outside its slot; see monolane.epoch.Kept. A layer that holds every
-  // position of the context gives rows, [kept_rows][positions][kept_row_bytes], where a key that is
-  // wider than another layer's is several; one whose ring is smaller gives a tail: the positions
-  // before `end` that the token at `end` sees, as `window` says.
+  // What a sequence is kept as outside its slot; see monolane.executor_api.Kept. A layer that holds
+  // every position of the context gives rows, [kept_rows][positions][kept_row_bytes], where a key
+  // that is wider than another layer's is several; one whose ring is smaller gives a tail: the
+  // positions before `end` that the token at `end` sees, as `window` says.
   int64_t rings() const { return rings_; }  // layers that give a tail
   int64_t kept_rows(HeadPart heads) const;  // of each position
   int64_t kept_row_bytes() const { return unit_; }

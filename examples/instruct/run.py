@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from monolane import Engine, SamplingParams
-from monolane.engine import find_model
+from monolane.sources import find_model
 from monolane.tune import read_recipe, tune_folder, write_requests
 
 ASKED = 40  # held-out requests of a kind, at most

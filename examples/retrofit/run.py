@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from monolane.engine import find_model
 from monolane.hf import LaneformerForCausalLM, load_whole
+from monolane.sources import find_model
 from monolane.text import Tokenizer
 from monolane.tune import AnnealRecipe, Windows, heal, held_out_loss, read_windows, retrofit_folder
 

@@ -13,7 +13,7 @@ from monolane._options import Option, option, options_of
 from monolane.errors import BackendError
 
 if TYPE_CHECKING:
-    from monolane.epoch import RankAddresses
+    from monolane.executor_api import RankAddresses
 
 _ENGINES = ("generate", "chat", "serve")  # commands with an engine of their own
 _DRAFTED = (

@@ -51,8 +51,8 @@ from exam import examine, source_logs
 from samples import answers
 from text import digest, exam_windows, prepare
 
-from monolane.engine import find_model, unpack_gguf
 from monolane.hf import LaneformerForCausalLM, load_whole
+from monolane.sources import find_model, unpack_gguf
 from monolane.text import Tokenizer
 from monolane.tune import (
     AnnealRecipe,

@@ -94,7 +94,7 @@ def test_lanes_that_do_not_divide_are_refused_before_a_file_is_dequantised(
     def unpack(*_: object) -> None:
         raise AssertionError("dequantised")
 
-    monkeypatch.setattr("monolane.engine.unpack_gguf", unpack)
+    monkeypatch.setattr("monolane.sources.unpack_gguf", unpack)
     words = ["retrofit", str(llama_gguf), str(tmp_path / "out"), "--lanes", "7"]
     result = CliRunner().invoke(app, words)
     assert "in 7 lanes: " in str(result.exception)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from monolane.cpu import CpuExecutor
-from monolane.engine import find_model
 from monolane.errors import RequestError
 from monolane.model import Weights
+from monolane.sources import find_model
 
 PROGRAM = [sys.executable, "-W", "error", "-c", "from monolane.cli import main; main()"]
 

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import monolane
 from monolane.cli import app
-from monolane.engine import unpack_gguf
 from monolane.errors import TextError
 from monolane.model import Checkpoint, write_checkpoint
+from monolane.sources import unpack_gguf
 
 transformers = pytest.importorskip("transformers", reason="needs the extra 'sft'")
 pytest.importorskip("torch", reason="needs the extra 'sft'")

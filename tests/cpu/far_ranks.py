@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from monolane.cpu import RankListener
-from monolane.epoch import RankAddresses
+from monolane.executor_api import RankAddresses
 from monolane.model import Weights
 
 

@@ -11,8 +11,8 @@ from gguf.quants import dequantize
 
 from monolane._core import kernels
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Loading
 from monolane.errors import BackendError, ConfigError, RequestError
+from monolane.executor_api import Loading
 from monolane.model import find_cache_format
 from monolane.reference import ReferenceExecutor, find_rounding
 

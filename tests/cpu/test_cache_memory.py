@@ -10,7 +10,7 @@ from test_conversion import huge_kb
 from test_ranked_kv import LAYERS, small_weights
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import KeptBytes
+from monolane.executor_api import KeptBytes
 from monolane.model import Weights
 
 CONTEXT = 1 << 16

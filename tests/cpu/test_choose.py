@@ -9,7 +9,7 @@ from random_weights import weights_of
 
 from monolane._core import choose as native
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance, Draw
+from monolane.executor_api import Advance, Draw
 from monolane.model import NOW, Head, LayerConfig, ModelConfig
 from monolane.reference import choose, log_probabilities
 

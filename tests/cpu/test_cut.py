@@ -12,8 +12,8 @@ import pytest
 from blocks import BLOCKS, random_blocks
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance
 from monolane.errors import BackendError
+from monolane.executor_api import Advance
 from monolane.model import (
     ModelConfig,
     Quantization,

@@ -10,8 +10,8 @@ import pytest
 from random_weights import weights_of
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance, KeptBytes
 from monolane.errors import BackendError, ConfigError, RequestError
+from monolane.executor_api import Advance, KeptBytes
 from monolane.model import (
     NOW,
     Delta,

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import AUTO_DRAFTS, Draw, TokenEvent
 from monolane.errors import RequestError
+from monolane.executor_api import AUTO_DRAFTS, Draw, TokenEvent
 from monolane.model import Role, Weights
 
 from .test_ranked_kv import small_weights

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from monolane._processor import Core, Processor
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance, Draw, Guide
 from monolane.errors import BackendError, RequestError
+from monolane.executor_api import Advance, Draw, Guide
 from monolane.model import (
     NEVER,
     NOW,

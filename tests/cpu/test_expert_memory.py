@@ -16,8 +16,8 @@ from random_weights import weights_of
 
 from monolane.cpu import CpuExecutor
 from monolane.engine import Engine
-from monolane.epoch import Advance
 from monolane.errors import BackendError, RequestError
+from monolane.executor_api import Advance
 from monolane.model import Experts, Weights
 
 from .test_experts import IDS, config_of

@@ -11,8 +11,8 @@ from blocks import BLOCKS, random_blocks
 from random_weights import weights_of
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import AUTO_DRAFTS, Advance
 from monolane.errors import BackendError, CheckpointError, ConfigError
+from monolane.executor_api import AUTO_DRAFTS, Advance
 from monolane.model import (
     NOW,
     Experts,

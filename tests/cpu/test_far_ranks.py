@@ -17,8 +17,8 @@ from monolane.cpu import CpuExecutor, RankListener
 from monolane.cpu._handshake import admit
 from monolane.cpu._handshake import join as join_as
 from monolane.cpu._rank_messages import hear, say
-from monolane.epoch import Advance, RankAddresses, read_key, split_address
 from monolane.errors import BackendError, RankError, RequestError
+from monolane.executor_api import Advance, RankAddresses, read_key, split_address
 from monolane.model import Weights
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance
+from monolane.executor_api import Advance
 from monolane.model import (
     NEVER,
     NOW,

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import AUTO_DRAFTS, Draw, TokenEvent
 from monolane.errors import ConfigError, RequestError
+from monolane.executor_api import AUTO_DRAFTS, Draw, TokenEvent
 from monolane.model import Heads, Role, Weights
 
 from .test_ranked_kv import small_weights

@@ -9,8 +9,8 @@ import pytest
 from random_weights import weights_of
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance
 from monolane.errors import BackendError, ConfigError
+from monolane.executor_api import Advance
 from monolane.model import (
     NOW,
     Experts,

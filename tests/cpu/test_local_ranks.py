@@ -25,8 +25,8 @@ from monolane.cpu import CpuExecutor, _native, _rank_main
 from monolane.cpu._native import Setting
 from monolane.cpu._rank_messages import say
 from monolane.cpu._ranked_kv import RankKept
-from monolane.epoch import SETUP, Advance, Draw, Guide, Loading, RankAddresses, TokenEvent
 from monolane.errors import BackendError, RankError, RequestError
+from monolane.executor_api import SETUP, Advance, Draw, Guide, Loading, RankAddresses, TokenEvent
 from monolane.model import Weights, parse_config, tensor_specs, write_checkpoint
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -348,7 +348,7 @@ _PARENT = """
 import sys, time
 from pathlib import Path
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance
+from monolane.executor_api import Advance
 from monolane.model import Weights
 executor = CpuExecutor(Weights.open(Path(sys.argv[1])), context=1024, slots=1, workers=2, ranks=2)
 executor.start([Advance(slot=0, token_ids=(1,), budget=1000)])

@@ -7,8 +7,8 @@ import pytest
 from random_weights import weights_of
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance, Draw
 from monolane.errors import BackendError
+from monolane.executor_api import Advance, Draw
 from monolane.model import NOW, Head, LayerConfig, ModelConfig
 
 CONFIG = ModelConfig(

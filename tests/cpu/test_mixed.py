@@ -15,8 +15,8 @@ from blocks import BLOCKS, random_blocks
 
 from monolane._core import kernels
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance
 from monolane.errors import BackendError, RequestError
+from monolane.executor_api import Advance
 from monolane.model import (
     FORMATS,
     NOW,

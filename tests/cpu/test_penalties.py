@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance, Draw, Guide
 from monolane.errors import RequestError
+from monolane.executor_api import Advance, Draw, Guide
 from monolane.model import Checkpoint, Weights, read_config
 from monolane.reference import choose, count_seen
 

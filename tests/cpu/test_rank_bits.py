@@ -12,7 +12,7 @@ import pytest
 
 from monolane.cpu import CpuExecutor
 from monolane.engine import ModelFiles
-from monolane.epoch import Advance, Draw
+from monolane.executor_api import Advance, Draw
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 DEMO = Path(__file__).parents[2] / "src" / "monolane" / "demo"

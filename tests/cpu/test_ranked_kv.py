@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance, Kept, KeptBytes
 from monolane.errors import BackendError, RequestError
+from monolane.executor_api import Advance, Kept, KeptBytes
 from monolane.model import (
     NEVER,
     NOW,

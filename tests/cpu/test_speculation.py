@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from random_weights import weights_of
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import AUTO_DRAFTS, TEXT_END, Advance, Draw, Guide, TokenEvent
 from monolane.errors import RequestError
+from monolane.executor_api import AUTO_DRAFTS, TEXT_END, Advance, Draw, Guide, TokenEvent
 
 from .test_delta import CASES, load
 from .test_ranked_kv import DTYPES, make

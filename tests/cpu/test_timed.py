@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from monolane.cpu import CpuExecutor
-from monolane.epoch import Advance
 from monolane.errors import RequestError
+from monolane.executor_api import Advance
 from monolane.model import Weights, render_config
 from monolane.sim import Ranks, find_machine, with_reduce
 

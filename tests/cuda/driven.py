@@ -20,7 +20,7 @@ from models import random_weights  # noqa: E402
 
 from monolane.cuda import CudaDevice, CudaExecutor, _driver, _load, _peers  # noqa: E402
 from monolane.cuda._compile import Compiled  # noqa: E402
-from monolane.epoch import Advance  # noqa: E402
+from monolane.executor_api import Advance  # noqa: E402
 
 FOLDER = Path(sys.argv[1])
 PROMPT = (1, 17, 33, 5, 60, 2, 91, 44, 8, 71, 30)

@@ -36,8 +36,8 @@ from monolane.cuda._params import (
 )
 from monolane.cuda._switches import NONE, Switch
 from monolane.cuda._tables import make_tables
-from monolane.epoch import Advance, Draw
-from monolane.epoch import pack as pack_advances
+from monolane.executor_api import Advance, Draw
+from monolane.executor_api import pack as pack_advances
 from monolane.model import (
     NOW,
     Checkpoint,

@@ -11,8 +11,8 @@ from test_executor import PROMPT, MakeGpu, greedy, run, tokens
 
 from monolane.cuda._executor import CudaExecutor
 from monolane.cuda._peers import connect
-from monolane.epoch import Advance, Draw, Guide, TokenEvent
 from monolane.errors import BackendError
+from monolane.executor_api import Advance, Draw, Guide, TokenEvent
 
 
 def make(gpus: Sequence[EmulatedGpu]) -> CudaExecutor:

@@ -18,7 +18,7 @@ from bench.gpu._stage import Budget, Stage
 from bench.gpu.monokernel import words
 from bench.gpu.monokernel._scale import REHEARSAL
 from monolane.cuda._executor import CudaExecutor
-from monolane.epoch import Advance
+from monolane.executor_api import Advance
 from monolane.model import (
     Quantization,
     parse_config,

@@ -12,8 +12,8 @@ from monolane.cuda import _launch
 from monolane.cuda._device import Launch
 from monolane.cuda._executor import CudaExecutor
 from monolane.cuda._params import EPOCH_DTYPE
-from monolane.epoch import Advance, Draw, TokenEvent
 from monolane.errors import BackendError, RequestError
+from monolane.executor_api import Advance, Draw, TokenEvent
 from monolane.model import Weights
 from monolane.reference import ReferenceModel, choose, log_probabilities
 

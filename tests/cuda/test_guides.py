@@ -18,8 +18,8 @@ from monolane import Engine
 from monolane.cuda import _launch
 from monolane.cuda._executor import CudaExecutor
 from monolane.engine import _engine
-from monolane.epoch import Advance, Guide, TokenEvent
 from monolane.errors import RequestError
+from monolane.executor_api import Advance, Guide, TokenEvent
 from monolane.model import Weights
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rig import Ask, MakeRig, Outcome, Rig, random_weights, tiny_config
 
-from monolane.epoch import Draw
+from monolane.executor_api import Draw
 from monolane.model import NOW, LayerConfig, Role, Weights
 from monolane.reference import choose
 

@@ -9,8 +9,8 @@ from emulated_gpu import EmulatedGpu
 from models import random_weights
 
 from monolane.cuda._executor import CudaExecutor
-from monolane.epoch import Advance, Draw, Guide
 from monolane.errors import RequestError
+from monolane.executor_api import Advance, Draw, Guide
 from monolane.reference import choose, count_seen
 
 PROMPT = (1, 17, 33, 5, 60, 2, 91, 17, 8, 71, 5)

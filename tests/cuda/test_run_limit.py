@@ -12,7 +12,7 @@ from models import random_weights
 
 from monolane.cuda import CudaExecutor
 from monolane.cuda._device import Launch
-from monolane.epoch import Advance, Draw
+from monolane.executor_api import Advance, Draw
 
 PROMPT = (1, 17, 33, 5, 60, 2, 91, 44, 8, 71, 30)
 DRAW = Draw(temperature=0.8, seed=3, frequency_penalty=0.5)

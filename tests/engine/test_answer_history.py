@@ -8,7 +8,7 @@ import pytest
 
 from monolane import Engine, SamplingParams
 from monolane.engine._answer_history import EarlierAnswers
-from monolane.epoch import TEXT_END
+from monolane.executor_api import TEXT_END
 
 ONE, OTHER = list(range(10, 20)), list(range(30, 45))
 

@@ -11,8 +11,8 @@ import pytest
 
 from monolane import Engine, SamplingParams
 from monolane.engine import Constraint
-from monolane.epoch import Draw, Guide
 from monolane.errors import RequestError
+from monolane.executor_api import Draw, Guide
 from monolane.reference import choose
 
 VOCAB = 320

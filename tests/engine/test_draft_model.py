@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from monolane import Engine, SamplingParams
-from monolane.engine import find_model
 from monolane.errors import ConfigError, RequestError
+from monolane.sources import find_model
 
 PROMPT = "class Reader:\n    def __init__(self, path):\n"
 

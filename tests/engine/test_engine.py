@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
-from monolane.epoch import Draw
 from monolane.errors import (
     BackendError,
     CheckpointError,
@@ -18,6 +17,7 @@ from monolane.errors import (
     ModelNotFoundError,
     RequestError,
 )
+from monolane.executor_api import Draw
 from monolane.model import SafetensorsFile, parse_config, tensor_specs, write_checkpoint
 from monolane.reference import choose
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
-from monolane.engine import ModelFiles, find_model
+from monolane.engine import ModelFiles
 from monolane.errors import CheckpointError, ConfigError, RequestError
 from monolane.model import Heads, Role, write_safetensors
+from monolane.sources import find_model
 
 PROMPT = "class Reader:\n    def __init__(self, path):\n"
 

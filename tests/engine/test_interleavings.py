@@ -17,7 +17,7 @@ import pytest
 
 from monolane import Engine, SamplingParams
 from monolane.engine import Generation, Stream
-from monolane.epoch import Guide, TokenLogprob
+from monolane.executor_api import Guide, TokenLogprob
 from monolane.model import parse_config, tensor_specs, write_checkpoint
 
 VOCAB = 64

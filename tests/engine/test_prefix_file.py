@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from monolane import Engine, SamplingParams
 from monolane.engine._prefix_file import fingerprint, read_prefixes, write_prefixes
-from monolane.epoch import KeptBytes
 from monolane.errors import RequestError
+from monolane.executor_api import KeptBytes
 
 PROMPT = list(range(5, 65))
 PARAMS = SamplingParams(max_tokens=8, temperature=1.0, seed=2, logprobs=2)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolane.engine._prefix_tree import PrefixTree
-from monolane.epoch import KeptBytes
+from monolane.executor_api import KeptBytes
 
 ROW = 8  # bytes; two lists of them, and 4 of the token itself
 TOKEN = 2 * ROW + 4

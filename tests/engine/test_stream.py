@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from monolane import Engine, SamplingParams
 from monolane.engine._files import ModelFiles
-from monolane.epoch import Advance, Executor, Guide, TokenEvent
 from monolane.errors import BackendError
+from monolane.executor_api import Advance, Executor, Guide, TokenEvent
 from monolane.text import Tokenizer
 
 

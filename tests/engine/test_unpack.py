@@ -9,9 +9,10 @@ import gguf
 import numpy as np
 import pytest
 
-from monolane.engine import Engine, unpack_gguf
+from monolane.engine import Engine
 from monolane.errors import CheckpointError, ConfigError
 from monolane.model import Checkpoint, Llama3Scaling, read_config
+from monolane.sources import unpack_gguf
 from monolane.text import Tokenizer
 
 from .converted import metadata, tensors

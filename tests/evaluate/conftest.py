@@ -1,12 +1,5 @@
-"""The copied problems, a guard that skips where none is permitted, a server of the demo model."""
+"""The copied problems, and a guard that skips where none is permitted."""
 
-import os
-import re
-import subprocess
-import sys
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,27 +32,3 @@ def guard(problems: dict[str, dict[str, Any]]) -> Guard:
     except BackendError as error:
         pytest.skip(f"needs namespaces: {error}")
     return made
-
-
-@pytest.fixture(scope="session")
-def server_url() -> Iterator[str]:
-    """The base URL of a server of the demo model, in a process of its own."""
-    command = [sys.executable, "-m", "monolane", "serve", "--port", "0", "--no-bandwidth"]
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("MONOLANE_")}
-    process = subprocess.Popen(command, env=clean, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if found := re.search(r"at (https?://\S+:\d+)$", line):
-            break
-    else:
-        raise AssertionError(f"no server: it ended with code {process.wait()}")
-    while True:  # until the model is loaded; a process that ends refuses connections
-        try:
-            urllib.request.urlopen(f"{found[1]}/health", timeout=120).close()
-            break
-        except urllib.error.HTTPError as error:
-            assert error.code == 503
-            error.close()
-    yield found[1]
-    process.terminate()
-    process.communicate()

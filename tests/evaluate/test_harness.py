@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from monolane import Engine
-from monolane.engine import find_model
 from monolane.errors import BackendError, DataError, RequestError
 from monolane.evaluate import (
     EngineSubject,
@@ -21,6 +20,7 @@ from monolane.evaluate import (
     evaluate,
     make_tasks,
 )
+from monolane.sources import find_model
 
 pytestmark = [
     pytest.mark.skipif(

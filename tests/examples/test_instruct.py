@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from monolane.engine import find_model
+from monolane.sources import find_model
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "instruct"

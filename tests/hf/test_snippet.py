@@ -13,8 +13,8 @@ import pytest
 
 import monolane
 from monolane.data import train_vocabulary, write_corpus, write_vocabulary
-from monolane.engine import unpack_gguf
 from monolane.hf import export_hub_layout
+from monolane.sources import unpack_gguf
 
 from .child import run_child
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from monolane.engine import find_model
 from monolane.measure import validate_document
+from monolane.sources import find_model
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from monolane.epoch import Draw
+from monolane.executor_api import Draw
 from monolane.reference import (
     allowed_tokens,
     choose,

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monolane.epoch import Advance, Draw, Guide
 from monolane.errors import BackendError, RequestError
+from monolane.executor_api import Advance, Draw, Guide
 from monolane.model import Checkpoint, Weights, read_config
 from monolane.reference import ReferenceExecutor
 

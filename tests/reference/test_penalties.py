@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from monolane.epoch import Draw
+from monolane.executor_api import Draw
 from monolane.reference import choose, count_seen, limited, penalised
 
 VOCAB = 40

@@ -17,13 +17,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from monolane import Engine
 from monolane.measure import paced_engine
-from monolane.serve._api import limits
-from monolane.serve._api.completions import completions
-from monolane.serve._api.handler import Answers
-from monolane.serve._api.limits import check_counted, check_length
-from monolane.serve._api.prepare import prepare_chat
-from monolane.serve._api.wire import ChatRequest, CompletionRequest
 from monolane.serve._errors import ApiError, ContextError
+from monolane.serve._http import limits
+from monolane.serve._http.handler import Answers
+from monolane.serve._http.limits import check_counted, check_length
+from monolane.serve._http.prepare import prepare_chat
+from monolane.serve._openai.body import ChatRequest, CompletionRequest
+from monolane.serve._openai.completions import completions
 from monolane.serve._options import Policy, ServerOptions
 from monolane.serve._run.refusals import Refusals
 from monolane.serve._run.scheduler import Scheduler

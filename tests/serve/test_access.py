@@ -12,7 +12,7 @@ import pytest
 from bare_requests import COMPLETIONS, exchange, get
 
 from monolane.serve import ServerOptions, Service, build_app
-from monolane.serve._api.page import page_routes
+from monolane.serve._http.page import page_routes
 
 
 def all_paths() -> list[str]:

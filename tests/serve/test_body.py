@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
-from monolane.serve._api import json_texts
-from monolane.serve._api.body import (
+from monolane.serve._errors import ApiError
+from monolane.serve._http import json_texts
+from monolane.serve._http.json_body import (
     MAX_DEPTH,
     MAX_IDS,
     MAX_MEMBERS,
@@ -18,9 +19,8 @@ from monolane.serve._api.body import (
     parse_body,
     trimmed,
 )
-from monolane.serve._api.json_texts import values_of
-from monolane.serve._api.wire import ChatRequest, CompletionRequest
-from monolane.serve._errors import ApiError
+from monolane.serve._http.json_texts import values_of
+from monolane.serve._openai.body import ChatRequest, CompletionRequest
 
 PAD = " " * 40_000  # makes a body a large one
 values = st.recursive(

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from monolane import Engine, SamplingParams
 from monolane.engine import Constraint
 from monolane.errors import RequestError
-from monolane.serve._api.prepare import constraint_of
-from monolane.serve._api.wire import CompletionRequest
 from monolane.serve._grammar.compiler import MAX_KEPT, Grammar, compiler_of
 from monolane.serve._grammar.constraint import GrammarWalk
 from monolane.serve._grammar.structured import MAX_CHOICES, MAX_DEPTH, MAX_PROPERTIES, MAX_SOURCE
+from monolane.serve._http.prepare import constraint_of
+from monolane.serve._openai.body import CompletionRequest
 from monolane.serve._tools.grammar import answer_grammar
 
 PERSON = {

@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 from monolane import Engine
 from monolane.cli import app
 from monolane.cli._defaults import read_defaults, server_defaults, terminal_defaults
-from monolane.engine import SamplingDefaults, find_model
-from monolane.engine import _packaged as packaged
+from monolane.engine import SamplingDefaults
 from monolane.errors import ConfigError, RequestError
-from monolane.serve._api.wire import ChatRequest
+from monolane.serve._openai.body import ChatRequest
+from monolane.sources import _packaged as packaged
+from monolane.sources import find_model
 
 SAID = {
     "temperature": 0.6,
@@ -61,7 +62,7 @@ def test_gguf_metadata_say_how_to_draw() -> None:
 def test_a_packaged_model_has_its_own(llama_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where its file lies is nobody's business; another name or another size is another model."""
     own = packaged.PACKAGED["smollm2"]
-    assert own.defaults == SamplingDefaults(temperature=0.2, top_p=0.9)
+    assert own.defaults == {"temperature": 0.2, "top_p": 0.9}
 
     def drawn(**changes: Any) -> SamplingDefaults:
         found = {"member": f"in/{llama_gguf.name}", "file_bytes": llama_gguf.stat().st_size}
@@ -69,7 +70,7 @@ def test_a_packaged_model_has_its_own(llama_gguf: Path, monkeypatch: pytest.Monk
         with Engine.load(llama_gguf) as engine:
             return engine.defaults
 
-    assert drawn() == own.defaults
+    assert drawn() == SamplingDefaults(**own.defaults)
     assert drawn(member="in/other.gguf") == drawn(file_bytes=1) == SamplingDefaults()
     monkeypatch.setattr(SamplingDefaults, "of_gguf", lambda *_: READ)
     assert drawn() == READ  # what the file says goes first

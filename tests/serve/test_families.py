@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from monolane import Engine
 from monolane.errors import RequestError
 from monolane.serve import ServerOptions, serve
-from monolane.serve._api.prepare import chat_prompt, prepare_chat
-from monolane.serve._api.request import ChatAsked
-from monolane.serve._api.wire import ChatRequest
+from monolane.serve._http.prepare import chat_prompt, prepare_chat
+from monolane.serve._http.request import ChatAsked
+from monolane.serve._openai.body import ChatRequest
 from monolane.serve._tools.calls import Delta
 from monolane.serve._tools.format import FORMATS, format_of
 from monolane.serve._tools.parser import ToolParser

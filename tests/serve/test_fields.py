@@ -19,9 +19,9 @@ from openai.types.chat import (
 )
 
 from monolane import Engine, SamplingParams
-from monolane.serve._api.fields import HARMLESS, REFUSED
-from monolane.serve._api.wire import ChatRequest, CompletionRequest
 from monolane.serve._grammar.structured import EXTRA_FIELDS
+from monolane.serve._http.fields import HARMLESS, REFUSED
+from monolane.serve._openai.body import ChatRequest, CompletionRequest
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = {"messages": [{"role": "user", "content": "def f(x):"}]}

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from monolane.errors import RequestError
+from monolane.serve._anthropic.conversation import chat_messages, chat_tools
+from monolane.serve._anthropic.errors import error_json
+from monolane.serve._anthropic.writer import _object
 from monolane.serve._errors import ApiError
-from monolane.serve._messages.conversation import chat_messages, chat_tools
-from monolane.serve._messages.errors import error_json
-from monolane.serve._messages.writer import _object
 
 from .families import FAMILIES, write_family
 

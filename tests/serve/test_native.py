@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from monolane import Engine, SamplingParams
-from monolane.engine import find_model
+from monolane.sources import find_model
 
 PROMPT = "def f(x):"
 FILL_IN = {

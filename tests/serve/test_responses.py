@@ -9,10 +9,10 @@ import pydantic
 import pytest
 
 from monolane.errors import RequestError
-from monolane.serve._responses.conversation import chat_messages
-from monolane.serve._responses.output import Output
-from monolane.serve._responses.store import ResponseStore, Stored
-from monolane.serve._responses.tools import chat_choice, read_offered
+from monolane.serve._openai.responses.conversation import chat_messages
+from monolane.serve._openai.responses.output import Output
+from monolane.serve._openai.responses.store import ResponseStore, Stored
+from monolane.serve._openai.responses.tools import chat_choice, read_offered
 from monolane.serve._tools.calls import Delta, ToolCallDelta
 
 from .families import FAMILIES, write_family

@@ -8,8 +8,8 @@ import pytest
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from monolane.serve._api import protocol
-from monolane.serve._api.protocol import LimitedProtocol
+from monolane.serve._http import protocol
+from monolane.serve._http.protocol import LimitedProtocol
 from monolane.serve._server import _listen
 
 

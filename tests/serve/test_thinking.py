@@ -11,9 +11,9 @@ import pytest
 
 from monolane import Engine
 from monolane.errors import RequestError
-from monolane.serve._api.prepare import chat_prompt, prepare_chat
-from monolane.serve._api.request import ChatAsked
-from monolane.serve._api.wire import ChatRequest
+from monolane.serve._http.prepare import chat_prompt, prepare_chat
+from monolane.serve._http.request import ChatAsked
+from monolane.serve._openai.body import ChatRequest
 from monolane.serve._run.request import _update
 from monolane.serve._tools.calls import Delta
 

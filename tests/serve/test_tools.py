@@ -13,10 +13,10 @@ import tokenizers
 from monolane import Engine, SamplingParams
 from monolane.engine import Constraint
 from monolane.errors import RequestError
-from monolane.serve._api.prepare import chat_prompt, constraint_of, prepare_chat
-from monolane.serve._api.request import ChatAsked
-from monolane.serve._api.wire import ChatRequest
 from monolane.serve._grammar.compiler import Grammar, compiler_of
+from monolane.serve._http.prepare import chat_prompt, constraint_of, prepare_chat
+from monolane.serve._http.request import ChatAsked
+from monolane.serve._openai.body import ChatRequest
 from monolane.serve._tools.format import FORMATS, HARMONY, LLAMA, ToolFormat, format_of, mark_ids
 from monolane.serve._tools.grammar import answer_grammar, strict_grammar
 from monolane.serve._tools.parser import ToolParser

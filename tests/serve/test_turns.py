@@ -7,10 +7,10 @@ import pytest
 
 from monolane import Engine
 from monolane.errors import TextError
-from monolane.serve._api.prepare import chat_prompt
-from monolane.serve._api.wire import ChatRequest
-from monolane.serve._messages.conversation import chat_messages as from_messages
-from monolane.serve._responses.conversation import chat_messages as from_responses
+from monolane.serve._anthropic.conversation import chat_messages as from_messages
+from monolane.serve._http.prepare import chat_prompt
+from monolane.serve._openai.body import ChatRequest
+from monolane.serve._openai.responses.conversation import chat_messages as from_responses
 from monolane.serve._tools.turns import alternating, with_system, with_texts_in_results
 
 from .families import FAMILIES, write_family

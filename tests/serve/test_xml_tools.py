@@ -9,9 +9,9 @@ import pytest
 
 from monolane import Engine
 from monolane.errors import RequestError
-from monolane.serve._api.prepare import chat_prompt, prepare_chat
-from monolane.serve._api.request import ChatAsked
-from monolane.serve._api.wire import ChatRequest
+from monolane.serve._http.prepare import chat_prompt, prepare_chat
+from monolane.serve._http.request import ChatAsked
+from monolane.serve._openai.body import ChatRequest
 from monolane.serve._tools.types import ANY, allowed_types
 
 from .families import FAMILIES, write_family

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monolane.engine import find_model
+from monolane.sources import find_model
 from monolane.text import Loop, Repetition, Tokenizer, find_loop
 
 ROOT = Path(__file__).parents[2]

@@ -12,9 +12,9 @@ pytest.importorskip("torch", reason="needs the extra 'sft'")
 pytest.importorskip("transformers", reason="needs the extra 'sft'")
 
 from monolane import Engine, SamplingParams
-from monolane.engine import find_model
 from monolane.errors import CheckpointError, ConfigError, TextError
 from monolane.model import Heads
+from monolane.sources import find_model
 from monolane.text import Tokenizer
 from monolane.tune import HeadsRecipe, read_windows, train_heads
 

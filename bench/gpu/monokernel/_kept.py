@@ -24,8 +24,8 @@ from monolane.cuda import CudaDevice, Device
 from monolane.cuda._device import Pinned
 from monolane.cuda._faults import FAULT_NUMBERS, WAITS, describe_fault
 from monolane.cuda._layout import Layout
-from monolane.epoch import Advance
 from monolane.errors import BackendError
+from monolane.executor_api import Advance
 from monolane.model import Weights
 
 _PEEK_SECONDS = 20.0  # for a copy of at most 16 MB, beside a kernel that may hang

@@ -22,7 +22,7 @@ from bench.gpu.monokernel._random_weights import random_weights
 from monolane.cuda import CudaExecutor, Device, GpuInfo, _executor, _plan_device
 from monolane.cuda._layout import Layout, lay_out
 from monolane.cuda._switches import NONE, Switch
-from monolane.epoch import Advance, TokenEvent
+from monolane.executor_api import Advance, TokenEvent
 from monolane.model import ModelConfig, Weights
 from monolane.plan import build, pass_cost
 

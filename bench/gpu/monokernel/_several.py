@@ -20,7 +20,7 @@ from bench.gpu.monokernel.speed import Decode, rounds
 from bench.gpu.tiny import TINY
 from monolane._results import Record
 from monolane.cuda import examine
-from monolane.epoch import Advance
+from monolane.executor_api import Advance
 from monolane.model import (
     NOW,
     Checkpoint,

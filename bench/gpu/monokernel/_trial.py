@@ -8,7 +8,7 @@ import time
 
 from bench.gpu._stage import Stage
 from bench.gpu.monokernel._model import Model
-from monolane.epoch import Advance
+from monolane.executor_api import Advance
 
 _INNER = (
     "python bench/gpu/monokernel/run.py --child profile --work WORK --records WORK/profile.jsonl"

@@ -22,7 +22,7 @@ from bench.gpu.monokernel._random_weights import block_digest, wide_weights
 from bench.gpu.monokernel._scale import Scale
 from monolane._results import Record
 from monolane.cuda._pack import widened
-from monolane.epoch import Advance, Draw
+from monolane.executor_api import Advance, Draw
 from monolane.model import Checkpoint, SafetensorsFile, Weights, read_config
 from monolane.reference import ReferenceModel
 

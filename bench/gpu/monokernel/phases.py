@@ -18,7 +18,7 @@ from bench.gpu._stage import NotMeasuredError, Stage, expect
 from bench.gpu.monokernel._model import Model, Times, kept_model
 from bench.gpu.monokernel.speed import GREEDY, Decode
 from monolane._results import Record
-from monolane.epoch import Advance
+from monolane.executor_api import Advance
 from monolane.plan import PhaseKind, Plan, phase_cost
 
 # In the order in which the kernel counts them: five of each layer, then two.

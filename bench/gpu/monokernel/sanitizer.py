@@ -21,7 +21,7 @@ from monolane._results import Record
 from monolane.cuda import GpuInfo
 from monolane.cuda._layout import Layout
 from monolane.cuda._plan_device import lay_out_widths
-from monolane.epoch import Advance, Draw
+from monolane.executor_api import Advance, Draw
 
 RUN = Path(__file__).resolve().parent / "run.py"
 TOOLS = ("memcheck", "synccheck", "racecheck")

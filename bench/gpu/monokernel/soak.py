@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bench.gpu._stage import Stage, expect
 from bench.gpu.monokernel._model import KEPT_SLOTS, Model, kept_model
 from monolane._results import Record
-from monolane.epoch import Advance, Draw
+from monolane.executor_api import Advance, Draw
 
 _RESERVE = 0.9  # of the part's time: the rest is for the fixed prompt at the end
 

@@ -17,7 +17,7 @@ from monolane._results import Record
 from monolane.cuda import GpuInfo
 from monolane.cuda._plan_device import lay_out_widths
 from monolane.cuda._requirements import bytes_of
-from monolane.epoch import Advance, Draw
+from monolane.executor_api import Advance, Draw
 from monolane.plan import MAX_WIDTH
 
 # What is drawn how: the name of the record, and the fields of a Draw.

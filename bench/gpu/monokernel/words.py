@@ -38,8 +38,8 @@ from monolane.cuda import GpuInfo
 from monolane.cuda._compile import architecture, compile_kernel
 from monolane.cuda._kernel_header import specialisation
 from monolane.cuda._layout import Layout
-from monolane.epoch import Advance, Draw
 from monolane.errors import MonolaneError
+from monolane.executor_api import Advance, Draw
 from monolane.model import Checkpoint, Weights, read_config
 
 FILE = "words.npz"

@@ -39,8 +39,7 @@ def agent_loop(
     is bound by, what decode N times as fast would save, and what it costs.
     """
     from monolane.cli._report import print_note
-    from monolane.evaluate import record_loop, render_account
-    from monolane.measure import LoadTarget
+    from monolane.measure import LoadTarget, record_loop, render_account
     from monolane.model import check_place
 
     check_place(out, beside=False)

@@ -131,9 +131,9 @@ def bench(
 
 def _folder(model: str, synthetic: str | None) -> tuple[str, Path]:
     from monolane.cli._report import print_note
-    from monolane.engine import find_model
     from monolane.measure import SYNTHETIC
     from monolane.measure import synthetic as make
+    from monolane.sources import find_model
 
     if synthetic is None:
         return model, find_model(model)

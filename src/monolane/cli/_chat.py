@@ -32,7 +32,7 @@ def chat(
     """
     from monolane.cli._report import print_note
     from monolane.cli._streams import as_text
-    from monolane.engine import DEMO
+    from monolane.sources import DEMO
 
     terminal.check(max_tokens)
     if model is None:

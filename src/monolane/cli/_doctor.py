@@ -101,9 +101,9 @@ def _package() -> Iterator[Finding]:
 
 
 def _demo() -> Finding:
-    from monolane.engine import DEMO, find_model
     from monolane.errors import MonolaneError
     from monolane.model import Checkpoint, Weights, read_config
+    from monolane.sources import DEMO, find_model
 
     try:
         folder = find_model(DEMO)
@@ -175,9 +175,9 @@ def _cuda(model: str, dtype: str) -> Iterator[Finding]:
 def _auto(model: str, dtype: str, gpu: "GpuInfo") -> Finding:
     """Tell which backend a model gets here; of the GPU's memory all is taken to be free."""
     from monolane.cuda import check_fit
-    from monolane.engine import find_model
     from monolane.errors import BackendError, MonolaneError
     from monolane.model import read_config
+    from monolane.sources import find_model
 
     try:
         config = read_config(find_model(model))

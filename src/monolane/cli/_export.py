@@ -45,8 +45,8 @@ def export(
     folder's architecture is one that Transformers has itself.
     """
     from monolane._progress import still
-    from monolane.engine import find_model
     from monolane.model import check_place
+    from monolane.sources import find_model
 
     check_place(destination)  # before a model is fetched
     source = find_model(model)
@@ -75,7 +75,7 @@ def _export(
 
 
 def _export_gguf(source: Path, destination: Path, dtype: str | None, overwrite: bool) -> None:
-    from monolane.engine import unpack_gguf
+    from monolane.sources import unpack_gguf
 
     unpack_gguf(source, destination, dtype=dtype, overwrite=overwrite)  # type: ignore[arg-type]
     sys.stderr.write(

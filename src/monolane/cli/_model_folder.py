@@ -17,8 +17,8 @@ def model_folder(model: str, destination: Path, overwrite: bool = False) -> Iter
     ``destination`` is checked first: a file of gigabytes is not dequantised for nothing.
     """
     from monolane._progress import still
-    from monolane.engine import find_model, unpack_gguf
     from monolane.model import check_replaceable, is_gguf, writing
+    from monolane.sources import find_model, unpack_gguf
 
     path = find_model(model)
     if not is_gguf(path):

@@ -74,9 +74,9 @@ def quantize(
 
 def _check_packed(model: str) -> None:
     """Refuse a .gguf file: its blocks have no folder format, so nothing could stay as it is."""
-    from monolane.engine import find_model
     from monolane.errors import ConfigError
     from monolane.model import is_gguf
+    from monolane.sources import find_model
 
     if is_gguf(path := find_model(model)):
         raise ConfigError(

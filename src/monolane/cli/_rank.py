@@ -32,8 +32,9 @@ def rank(
     of monolane. When that process ends or is lost, the next one is served.
     """
     from monolane.cpu import serve_rank
-    from monolane.engine import ModelFiles, find_model
-    from monolane.epoch import read_key
+    from monolane.engine import ModelFiles
+    from monolane.executor_api import read_key
+    from monolane.sources import find_model
 
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     signal.signal(signal.SIGTERM, _end)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from monolane.errors import RequestError
 
 if TYPE_CHECKING:
-    from monolane.epoch import RankAddresses
+    from monolane.executor_api import RankAddresses
 
 
 def find_ranks(text: str, key_file: Path | None) -> "int | RankAddresses":
     """Return a number of ranks on this host, or the addresses of others; RequestError."""
     if ":" in text:
-        from monolane.epoch import RankAddresses
+        from monolane.executor_api import RankAddresses
 
         return RankAddresses.parse(text, key_file)
     try:

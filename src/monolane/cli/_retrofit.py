@@ -97,8 +97,8 @@ def retrofit(
     if shape.early and not shape.delay:
         raise typer.BadParameter("without a delay there is none before it", param_hint="--early")
     from monolane.cli._model_folder import model_folder
-    from monolane.engine import find_model
     from monolane.model import check_place
+    from monolane.sources import find_model
     from monolane.tune import HeadName, retrofit_config
 
     if shape.head not in get_args(HeadName):

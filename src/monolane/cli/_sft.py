@@ -52,9 +52,9 @@ def sft(
     from monolane.model import check_place
 
     check_place(out)  # before torch is loaded and a model is fetched
-    from monolane.engine import find_model
     from monolane.errors import ConfigError
     from monolane.model import open_laneformer
+    from monolane.sources import find_model
 
     source = find_model(model)
     open_laneformer(source, "tune")  # before torch is loaded, which takes seconds

@@ -34,9 +34,9 @@ def trace(
     the workers.
     """
     from monolane._progress import still
-    from monolane.engine import find_model
     from monolane.measure import LoadedModel, take_trace
     from monolane.plan import summarise
+    from monolane.sources import find_model
 
     check_output(out)
     with still(f"tracing {model}"):

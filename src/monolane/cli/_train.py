@@ -182,8 +182,8 @@ def _start(name: str) -> Path:
 
     A model is held against its config here, before torch is loaded.
     """
-    from monolane.engine import find_model
     from monolane.model import open_laneformer
+    from monolane.sources import find_model
 
     found = Path(name) if Path(name).is_dir() else find_model(name)
     if found.is_file() or (found / "config.json").is_file():

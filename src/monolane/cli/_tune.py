@@ -62,9 +62,10 @@ def tune_heads(
     of Python's library, or from --text. A killed run is in OUT.run: continue with --resume.
     """
     from monolane._progress import counted
-    from monolane.engine import ModelFiles, find_model
+    from monolane.engine import ModelFiles
     from monolane.errors import ConfigError
     from monolane.model import check_place
+    from monolane.sources import find_model
 
     check_place(out)  # before a model is fetched
     ModelFiles.open(find_model(model)).weights()  # before torch is loaded, which takes seconds

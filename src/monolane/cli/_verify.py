@@ -105,8 +105,9 @@ def verify(
     Exit code 0 if they agree within the rounding error of float32, 1 if they do not.
     """
     from monolane._progress import still
-    from monolane.engine import Engine, find_model
+    from monolane.engine import Engine
     from monolane.evaluate import transformers_logits
+    from monolane.sources import find_model
 
     if model is not None and named is not None:
         raise typer.BadParameter(f"expected MODEL or --model, got both: {model} and {named}")

@@ -21,7 +21,8 @@ from monolane.cpu._rank_messages import STALLED
 from monolane.cpu._ranked_kv import RankParts
 from monolane.cpu._remote_ranks import JoinedRanks
 from monolane.cpu._weights import check_config
-from monolane.epoch import (
+from monolane.errors import BackendError, RankError, RequestError
+from monolane.executor_api import (
     SPAN,
     Advance,
     Executor,
@@ -35,7 +36,6 @@ from monolane.epoch import (
     pack,
     unpack_tokens,
 )
-from monolane.errors import BackendError, RankError, RequestError
 from monolane.model import Heads, ModelConfig, Weights, digest, find_lanes
 from monolane.plan import pass_cost
 

@@ -16,8 +16,8 @@ from monolane._processor import read_processor
 from monolane.cpu._arithmetic import find_arithmetic
 from monolane.cpu._errors import our_errors
 from monolane.cpu._weights import block_formats, convert, hand_over, keeps_floats
-from monolane.epoch import Loading, pack_setup
 from monolane.errors import BackendError
+from monolane.executor_api import Loading, pack_setup
 from monolane.model import ACTIVATIONS, ModelConfig, Role, Weights, in_lanes
 from monolane.plan import MAX_WIDTH, Plan, build, cpu, to_arrays
 

@@ -15,8 +15,8 @@ from monolane.cpu._handshake import HandshakeError, admit, join
 from monolane.cpu._native import Native, Setting
 from monolane.cpu._rank_messages import beating, hear, say
 from monolane.cpu._tcp import connect, tuned
-from monolane.epoch import check_key, split_address
 from monolane.errors import BackendError, MonolaneError
+from monolane.executor_api import check_key, split_address
 from monolane.model import Weights, digest
 
 log = logging.getLogger("monolane.cpu")

@@ -9,8 +9,8 @@ from collections import deque
 from itertools import count
 
 from monolane._core import Executor as NativeExecutor
-from monolane.epoch import Kept
 from monolane.errors import BackendError
+from monolane.executor_api import Kept
 
 
 class RankKept(Kept):

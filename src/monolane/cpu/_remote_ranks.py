@@ -14,8 +14,8 @@ from monolane.cpu._handshake import HandshakeError, join
 from monolane.cpu._native import Setting
 from monolane.cpu._rank_messages import STALLED, await_answer, say
 from monolane.cpu._tcp import connect
-from monolane.epoch import RankAddresses
 from monolane.errors import BackendError, RankError
+from monolane.executor_api import RankAddresses
 
 
 class JoinedRanks:

@@ -2,7 +2,7 @@
 
 import socket
 
-from monolane.epoch import split_address
+from monolane.executor_api import split_address
 
 
 def connect(address: str, patience: float) -> socket.socket:

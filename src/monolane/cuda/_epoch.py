@@ -23,8 +23,8 @@ from monolane.cuda._kernel_header import PARKED_TOKEN
 from monolane.cuda._launch import Launched, lay_out, post, send
 from monolane.cuda._loaded_model import Resident
 from monolane.cuda._slot_progress import Running
-from monolane.epoch import Advance, Guide, TokenEvent, describe_logprobs
 from monolane.errors import BackendError, RequestError
+from monolane.executor_api import Advance, Guide, TokenEvent, describe_logprobs
 
 _POLL_SECONDS = 100e-6  # between two looks at the ring: a tenth of a token of a large model
 # Where the driver ends kernels that run for long, which it does after two seconds at the earliest.

@@ -16,8 +16,8 @@ from monolane.cuda._peers import close_all, open_devices
 from monolane.cuda._plan_device import WIDTHS, lay_out_widths
 from monolane.cuda._slot_progress import Running
 from monolane.cuda._trace import Trace
-from monolane.epoch import Advance, Executor, Guide, Loading, TokenEvent
 from monolane.errors import BackendError, RequestError
+from monolane.executor_api import Advance, Executor, Guide, Loading, TokenEvent
 from monolane.model import Weights, cut_weights, find_lanes
 
 

@@ -11,7 +11,7 @@ from monolane.cuda._device import Mark
 from monolane.cuda._kernel_header import EVENTS
 from monolane.cuda._loaded_model import Resident
 from monolane.cuda._slot_progress import Running
-from monolane.epoch import Guide
+from monolane.executor_api import Guide
 
 _LOGPROB_ROWS = 32  # of a launch: so long do tokens with log-probabilities wait at most
 # Patience of a pass with a late guide: of one that serves nobody else, and of one that does.

@@ -22,7 +22,7 @@ from monolane.cuda._faults import FAULT_NUMBERS
 from monolane.cuda._kernel_header import EVENTS, MASKED, PARKED, mask_words
 from monolane.cuda._params import ADVANCE_DTYPE, EPOCH_DTYPE, PROGRESS_DTYPE
 from monolane.cuda._slot_progress import Running
-from monolane.epoch import pack
+from monolane.executor_api import pack
 
 _EVENT_BYTES = 16  # two stamped words
 _CONTROL_BYTES = 64  # a line of its own

@@ -1,18 +1,18 @@
 """The structs that host and kernel hand to each other, described once for both."""
 
-from monolane import epoch
+from monolane import executor_api
 from monolane._structs import Field, Struct
 
 # What one slot does in a launch: the request's own fields, and what only the kernel knows.
 ADVANCE = Struct(
     "Advance",
     (
-        *epoch.ADVANCE.fields,
+        *executor_api.ADVANCE.fields,
         Field("all_logits", "u32", "1: every row's go to Params.logits, and nothing is drawn"),
         Field("first_guide", "u32", "stamp of the first draw's guide; the next one's is one more"),
         Field("seen", "u32*", "[V] 1 + times drawn, 0: not in the sequence; null: no penalties"),
     ),
-    parts=epoch.ADVANCE.parts,
+    parts=executor_api.ADVANCE.parts,
 )
 
 # How far a slot has come; kept from launch to launch.
@@ -96,7 +96,7 @@ PARAMS = Struct(
 
 
 # In the order in which the kernel's header declares them.
-STRUCTS = (epoch.DRAW, epoch.BIAS, ADVANCE, PROGRESS, EPOCH, PARAMS)
+STRUCTS = (executor_api.DRAW, executor_api.BIAS, ADVANCE, PROGRESS, EPOCH, PARAMS)
 
 ADVANCE_DTYPE, PROGRESS_DTYPE, EPOCH_DTYPE = ADVANCE.dtype, PROGRESS.dtype, EPOCH.dtype
-PARAMS_DTYPE, BIAS_DTYPE = PARAMS.dtype, epoch.BIAS.dtype
+PARAMS_DTYPE, BIAS_DTYPE = PARAMS.dtype, executor_api.BIAS.dtype

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from monolane.epoch import Advance, Guide
+from monolane.executor_api import Advance, Guide
 
 
 @dataclass(frozen=True, slots=True)

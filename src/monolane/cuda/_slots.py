@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from monolane.cuda._layout import Layout
-from monolane.epoch import Advance
 from monolane.errors import RequestError
+from monolane.executor_api import Advance
 
 
 class Slots:

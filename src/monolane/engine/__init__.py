@@ -14,17 +14,13 @@ from monolane.engine._parameters import (
     Speculation,
     check_speculation,
 )
-from monolane.engine._proxy import proxy_told
 from monolane.engine._registry import BACKEND_NAMES, find_backend
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
-from monolane.engine._source import DEMO, fetch_model, find_model
 from monolane.engine._stream import Stream
-from monolane.engine._unpack import unpack_gguf
-from monolane.epoch import Guide, RankAddresses, TokenLogprob
+from monolane.executor_api import Guide, RankAddresses, TokenLogprob
 
 __all__ = [
     "BACKEND_NAMES",
-    "DEMO",
     "MAX_LOGIT_BIASES",
     "Constraint",
     "DraftCounts",
@@ -45,10 +41,6 @@ __all__ = [
     "Timings",
     "TokenLogprob",
     "check_speculation",
-    "fetch_model",
     "find_backend",
-    "find_model",
     "open_executor",
-    "proxy_told",
-    "unpack_gguf",
 ]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from monolane.epoch import TEXT_END
+from monolane.executor_api import TEXT_END
 
 # Tokens of one namespace, ends of texts included: what csrc/draft/speculation.cpp has room for
 # beside a context, read in some milliseconds. At 4 bytes each, 256 namespaces have 8 MB at most.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from monolane.epoch import SharedExecutor
+from monolane.engine._shared_executor import SharedExecutor
 from monolane.errors import BackendError
 
 # Tokens of a part: a pass of the CPU is as wide, and logits of so many take 32 MB at a vocabulary

@@ -11,8 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from monolane.epoch import Guide, Request, TokenEvent
+from monolane.engine._shared_executor import Request
 from monolane.errors import RequestError
+from monolane.executor_api import Guide, TokenEvent
 
 
 class Constraint(Protocol):

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from monolane.engine._files import ModelFiles
-from monolane.engine._path import expand
-from monolane.engine._source import find_model
 from monolane.errors import ConfigError
 from monolane.model import Heads, Weights, is_heads
+from monolane.sources import expand_path, find_model
 from monolane.text import Tokenizer
 
 OWN = ("int4", "int8")  # the model itself, in fewer bits
@@ -41,7 +40,7 @@ class DraftModel:
     @staticmethod
     def open_heads(folder: str | Path, files: ModelFiles) -> "DraftModel":
         """Read heads of a model; ConfigError or CheckpointError."""
-        path = expand(folder)
+        path = expand_path(folder)
         if not (path / "config.json").is_file():
             raise ConfigError(
                 f"heads: expected a folder that 'monolane tune heads' wrote, got {path}, which "

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from monolane.epoch import TokenEvent
+from monolane.executor_api import TokenEvent
 
 
 @dataclass(slots=True)

@@ -21,11 +21,12 @@ from monolane.engine._prefix_file import check_writable
 from monolane.engine._prefixes import Budget, Prefixes, prefix_budget
 from monolane.engine._registry import find_backend
 from monolane.engine._result import Generation
+from monolane.engine._shared_executor import SharedExecutor
 from monolane.engine._slots import SlotPool
-from monolane.engine._source import find_model
 from monolane.engine._stream import Job, Stream
-from monolane.epoch import Executor, SharedExecutor
 from monolane.errors import BackendError, EngineClosedError, RequestError
+from monolane.executor_api import Executor
+from monolane.sources import find_model
 from monolane.text import ChatTemplate, Tokenizer
 
 # Who drafts beside what the text repeats, if ``load`` is given it.

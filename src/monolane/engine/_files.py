@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from monolane.engine._defaults import SamplingDefaults
-from monolane.engine._packaged import packaged_defaults
 from monolane.errors import ConfigError
 from monolane.model import (
     Checkpoint,
@@ -15,6 +14,7 @@ from monolane.model import (
     read_config,
     read_json_object,
 )
+from monolane.sources import packaged_defaults
 from monolane.text import ChatTemplate, GgufText, InfillTokens, Tokenizer, find_infill
 
 
@@ -139,7 +139,7 @@ class GgufFiles(ModelFiles):
     def sampling_defaults(self) -> SamplingDefaults:
         """Return what the metadata say, and what we know of a packaged model; ConfigError."""
         said = SamplingDefaults.of_gguf(self._model.metadata, str(self.path))
-        return said.over(packaged_defaults(self.path))
+        return said.over(SamplingDefaults(**packaged_defaults(self.path)))
 
     def infill_tokens(self, tokenizer: Tokenizer | None) -> InfillTokens | None:
         """Return those that the metadata name, or that are spelled as such."""

@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 from monolane._cgroup import free_memory
-from monolane.epoch import Executor
 from monolane.errors import BackendError, RequestError
+from monolane.executor_api import Executor
 from monolane.model import Weights
 
 log = logging.getLogger("monolane.engine")

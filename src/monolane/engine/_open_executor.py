@@ -9,8 +9,8 @@ from monolane._loading import Loading
 from monolane.engine._draft_model import DraftModel
 from monolane.engine._files import ModelFiles
 from monolane.engine._memory import expert_budget
-from monolane.epoch import Executor, MakeExecutor
 from monolane.errors import RequestError
+from monolane.executor_api import Executor, MakeExecutor
 from monolane.model import ModelConfig, Weights
 from monolane.text import Tokenizer
 

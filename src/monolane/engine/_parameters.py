@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
-from monolane.epoch import AUTO_DRAFTS, MAX_LOGPROBS, Draw
 from monolane.errors import RequestError
+from monolane.executor_api import AUTO_DRAFTS, MAX_LOGPROBS, Draw
 from monolane.text import Thinking
 
 MAX_STOP_STRINGS = 64

@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from monolane.engine._prefix_tree import Tokens
-from monolane.epoch import KeptBytes
 from monolane.errors import RequestError
+from monolane.executor_api import KeptBytes
 
 _MAGIC = b"monolane prefixes 1\n"
 _DIGEST = hashlib.sha256().digest_size

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from monolane.epoch import Kept, KeptBytes
+from monolane.executor_api import Kept, KeptBytes
 
 Tokens = npt.NDArray[np.int32]
 Ids = Sequence[int] | Tokens

@@ -13,8 +13,9 @@ from monolane.engine._files import ModelFiles
 from monolane.engine._memory import available_bytes, read_bytes
 from monolane.engine._prefix_file import Node, fingerprint, read_prefixes, write_prefixes
 from monolane.engine._prefix_tree import PrefixTree
-from monolane.epoch import Executor, SharedExecutor, bytes_of
+from monolane.engine._shared_executor import SharedExecutor
 from monolane.errors import BackendError, MonolaneError, RequestError
+from monolane.executor_api import Executor, bytes_of
 
 log = logging.getLogger("monolane.engine")
 

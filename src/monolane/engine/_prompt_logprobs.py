@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from monolane.engine._chunked_prefill import feed_in_parts
-from monolane.epoch import SharedExecutor, TokenLogprob, describe_logprobs
+from monolane.engine._shared_executor import SharedExecutor
+from monolane.executor_api import TokenLogprob, describe_logprobs
 
 
 def score(

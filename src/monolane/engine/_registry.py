@@ -9,8 +9,8 @@ from typing import Any
 
 from monolane import _env
 from monolane._loading import OPTIONS, Loading
-from monolane.epoch import Executor, MakeExecutor, RankAddresses
 from monolane.errors import BackendError, MissingExtraError, RequestError
+from monolane.executor_api import Executor, MakeExecutor, RankAddresses
 from monolane.model import Weights
 
 log = logging.getLogger("monolane.engine")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from monolane.epoch import TokenLogprob
+from monolane.executor_api import TokenLogprob
 
 # stop: end of sequence, a stop text or a stop id; length: the budget or the context is used up;
 # cancelled: the caller closed the stream.

@@ -12,8 +12,9 @@ from monolane.engine._parameters import SamplingParams
 from monolane.engine._prefixes import Prefixes
 from monolane.engine._prompt_logprobs import score
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
+from monolane.engine._shared_executor import Request, SharedExecutor
 from monolane.engine._slots import SlotPool
-from monolane.epoch import Advance, Request, SharedExecutor, TokenEvent, TokenLogprob
+from monolane.executor_api import Advance, TokenEvent, TokenLogprob
 from monolane.text import Detokenizer, StopStrings, Tokenizer
 
 

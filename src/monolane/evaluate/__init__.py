@@ -1,18 +1,13 @@
 """How good a model's answers are: code, choices, long context, perplexity, parity; reports.
 
 ``make_tasks`` reads what tasks need, ``evaluate`` runs them on a subject (an engine here, or a
-server), and ``write_report`` writes what they found. ``record_loop`` says where the time of an
-agent's run goes. docs/evaluation.md tells more.
+server), and ``write_report`` writes what they found. docs/evaluation.md tells more.
 """
 
 from monolane.evaluate._evalplus.guard import Guard, Limits
 from monolane.evaluate._intervals import bootstrap, mean_interval, wilson
 from monolane.evaluate._journal import Journal
 from monolane.evaluate._logprob_sums import Tally
-from monolane.evaluate._loop.account import account, render_account
-from monolane.evaluate._loop.call import Call
-from monolane.evaluate._loop.proxy import RecordingProxy
-from monolane.evaluate._loop.run import record_loop
 from monolane.evaluate._published import PUBLISHED
 from monolane.evaluate._question import Answer, Decoding, Figure, Question
 from monolane.evaluate._report import (
@@ -40,7 +35,6 @@ __all__ = [
     "PUBLISHED",
     "TASK_NAMES",
     "Answer",
-    "Call",
     "Decoding",
     "EngineSubject",
     "EvalOptions",
@@ -50,7 +44,6 @@ __all__ = [
     "Limits",
     "Outcome",
     "Question",
-    "RecordingProxy",
     "ScoringSubject",
     "ServerSubject",
     "Subject",
@@ -58,7 +51,6 @@ __all__ = [
     "Task",
     "Text",
     "Window",
-    "account",
     "bootstrap",
     "build_report",
     "cut_text",
@@ -70,8 +62,6 @@ __all__ = [
     "mean_interval",
     "number",
     "open_engine",
-    "record_loop",
-    "render_account",
     "render_markdown",
     "render_page",
     "transformers_logits",

@@ -3,28 +3,17 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from monolane.errors import RequestError
+from monolane.measure import writing_told
 
 Line = dict[str, Any]
 # What older journals do not say of how they came about: they are gone on with.
 _NEWER = ("text_sha256",)
-
-
-@contextmanager
-def writing_told(path: Path) -> Iterator[None]:
-    """Turn what a disk refuses into a RequestError that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise RequestError(
-            f"{path}: the disk refuses: {error.strerror}; make room or mend it, and go on with the "
-            "same command, or give another --out"
-        ) from error
 
 
 class Journal:

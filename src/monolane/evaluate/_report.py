@@ -11,11 +11,10 @@ from typing import Any
 from jinja2 import Environment
 
 from monolane._version import __version__
-from monolane.evaluate._journal import writing_told
 from monolane.evaluate._published import published
 from monolane.evaluate._question import Figure
 from monolane.evaluate._task import Outcome
-from monolane.measure import describe_machine
+from monolane.measure import describe_machine, writing_told
 
 SCHEMA = 1
 Report = dict[str, Any]

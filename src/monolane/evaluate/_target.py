@@ -12,11 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from monolane.engine import Engine, ModelFiles, SamplingParams, find_model
+from monolane.engine import Engine, ModelFiles, SamplingParams
 from monolane.errors import BackendError, RequestError
 from monolane.evaluate._likelihood import Likelihood
 from monolane.evaluate._question import Answer, Decoding, Question
 from monolane.measure import Failure, LoadTarget, ask_models
+from monolane.sources import find_model
 from monolane.text import DEFAULT_TEMPLATE, Tokenizer
 
 _TRIES = 3

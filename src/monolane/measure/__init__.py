@@ -2,7 +2,8 @@
 
 ``bench_cases`` and ``run_rounds`` time decode and prefill beside the machine's own read bandwidth,
 ``first_token`` a cold process, ``trace`` one epoch phase by phase; ``synthetic`` makes a model of
-any size to measure. ``Load`` asks a server, ours or another, as clients would.
+any size to measure. ``Load`` asks a server, ours or another, as clients would. ``record_loop`` says
+where the time of an agent's run goes.
 """
 
 from monolane._results import (
@@ -16,6 +17,10 @@ from monolane._results import (
     validate_document,
     write_document,
 )
+from monolane.measure._agent_loop.account import account, render_account
+from monolane.measure._agent_loop.call import Call
+from monolane.measure._agent_loop.proxy import RecordingProxy
+from monolane.measure._agent_loop.run import record_loop
 from monolane.measure._arithmetic import ArithmeticProbe
 from monolane.measure._bandwidth import ReadProbe
 from monolane.measure._cases import DecodeCase, LoadedModel, PrefillCase, bench_cases
@@ -50,11 +55,13 @@ from monolane.measure._records import (
 from monolane.measure._rounds import Case, Neighbours, run_rounds
 from monolane.measure._synthetic import SYNTHETIC, synthetic, synthetic_config
 from monolane.measure._trace import take_trace, trace_epoch
+from monolane.measure._writing import writing_told
 
 __all__ = [
     "SCHEMA",
     "SYNTHETIC",
     "ArithmeticProbe",
+    "Call",
     "Case",
     "DecodeCase",
     "Failure",
@@ -73,7 +80,9 @@ __all__ = [
     "Prompts",
     "ReadProbe",
     "Record",
+    "RecordingProxy",
     "ResultsError",
+    "account",
     "ask_models",
     "bench_cases",
     "bench_records",
@@ -88,6 +97,8 @@ __all__ = [
     "paced_engine",
     "percentiles",
     "plot_load",
+    "record_loop",
+    "render_account",
     "require_plot",
     "result_name",
     "run_rounds",
@@ -101,4 +112,5 @@ __all__ = [
     "trace_epoch",
     "validate_document",
     "write_document",
+    "writing_told",
 ]

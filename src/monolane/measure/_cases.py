@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from monolane.engine import Loading, ModelFiles, find_backend, open_executor
-from monolane.epoch import Advance
 from monolane.errors import RequestError
+from monolane.executor_api import Advance
 from monolane.measure._arithmetic import ArithmeticProbe
 from monolane.measure._bandwidth import ReadProbe
 from monolane.measure._rounds import Case

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from monolane.engine import Engine, ModelFiles, find_model
-from monolane.epoch import Advance, Executor, Guide, TokenEvent
+from monolane.engine import Engine, ModelFiles
 from monolane.errors import BackendError
+from monolane.executor_api import Advance, Executor, Guide, TokenEvent
+from monolane.sources import find_model
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from monolane.epoch import Draw
+from monolane.executor_api import Draw
 from monolane.reference._noise import gumbel_noise
 from monolane.reference._operations import Floats
 from monolane.reference._penalties import penalised

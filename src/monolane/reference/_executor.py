@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monolane.epoch import (
+from monolane.errors import BackendError, RequestError
+from monolane.executor_api import (
     Advance,
     Executor,
     Guide,
@@ -25,7 +26,6 @@ from monolane.epoch import (
     bytes_of,
     describe_logprobs,
 )
-from monolane.errors import BackendError, RequestError
 from monolane.model import Weights
 from monolane.reference._cache import Cache
 from monolane.reference._choose import choose

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from monolane.epoch import Draw
+from monolane.executor_api import Draw
 from monolane.reference._operations import Floats
 
 

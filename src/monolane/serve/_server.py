@@ -18,18 +18,18 @@ from starlette.types import ASGIApp
 
 from monolane.engine import Engine
 from monolane.errors import BackendError
-from monolane.serve._api.embeddings import OPERATIONS as EMBEDDINGS
-from monolane.serve._api.embeddings import embedding_routes
-from monolane.serve._api.guard import Guard
-from monolane.serve._api.page import page_routes
-from monolane.serve._api.protocol import LimitedProtocol
-from monolane.serve._api.routes import OPEN, routes
+from monolane.serve._anthropic import routes as messages
+from monolane.serve._anthropic.errors import error_json
+from monolane.serve._http.guard import Guard
+from monolane.serve._http.page import page_routes
+from monolane.serve._http.protocol import LimitedProtocol
 from monolane.serve._llamacpp import routes as llamacpp
 from monolane.serve._llamacpp.errors import error_json as llamacpp_error
-from monolane.serve._messages import routes as messages
-from monolane.serve._messages.errors import error_json
+from monolane.serve._openai.embeddings import OPERATIONS as EMBEDDINGS
+from monolane.serve._openai.embeddings import embedding_routes
+from monolane.serve._openai.responses import routes as responses
+from monolane.serve._openai.routes import OPEN, routes
 from monolane.serve._options import HEAD_BYTES, ServerOptions
-from monolane.serve._responses import routes as responses
 from monolane.serve._run.memory import unsettle
 from monolane.serve._run.service import Service
 from monolane.serve._tools.format import AUTO, format_named

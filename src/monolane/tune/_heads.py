@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from monolane._schedule import Wsd
 from monolane._toml import config
-from monolane.engine import Engine, ModelFiles, find_model
+from monolane.engine import Engine, ModelFiles
 from monolane.errors import ConfigError, TextError
 from monolane.model import (
     Heads,
@@ -35,6 +35,7 @@ from monolane.model import (
     check_replaceable,
     folder_aside,
 )
+from monolane.sources import find_model
 from monolane.train import deferred_interrupt, disk_errors_told, held
 from monolane.tune._distil_checkpoint import Keeper
 from monolane.tune._heads_material import Material, gather, given_texts

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from monolane.engine import proxy_told
 from monolane.errors import BackendError, DataError, MissingExtraError, RequestError
 from monolane.evaluate._intervals import mean_interval, percent
 from monolane.evaluate._journal import Journal
 from monolane.evaluate._question import Figure
 from monolane.evaluate._target import EngineSubject, ServerSubject, Subject
 from monolane.evaluate._task import Outcome, Progress, Shown, Task
+from monolane.sources import proxy_told
 
 
 def require_harness() -> None:

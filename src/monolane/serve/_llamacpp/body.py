@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from monolane.engine import Engine, SamplingDefaults
 from monolane.errors import RequestError
-from monolane.serve._api.fields import check_fields
-from monolane.serve._api.limits import check_length
-from monolane.serve._api.request import TextAsked
-from monolane.serve._api.wire import MAX_PROMPTS, AnswerRequest, Budget, Count, TokenId
+from monolane.serve._http.body import MAX_PROMPTS, AnswerRequest, Budget, Count, TokenId
+from monolane.serve._http.fields import check_fields
+from monolane.serve._http.limits import check_length
+from monolane.serve._http.request import TextAsked
 from monolane.serve._llamacpp.infill import Extra, infill_ids
 
 

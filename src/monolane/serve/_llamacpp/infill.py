@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from monolane.engine import Engine
-from monolane.serve._api.limits import check_length
+from monolane.serve._http.limits import check_length
 from monolane.text import InfillTokens, Tokenizer
 
 _REPO, _FILE = "project\n", "file\n"  # a client does not say what they are called

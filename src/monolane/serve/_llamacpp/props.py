@@ -8,13 +8,13 @@ from starlette.routing import Route
 
 from monolane._version import __version__
 from monolane.engine import SamplingParams
-from monolane.serve._api.body import parse_body
-from monolane.serve._api.legacy import modern
-from monolane.serve._api.openapi import Operation
-from monolane.serve._api.post_json import answer_posted
-from monolane.serve._api.prepare import read_chat
-from monolane.serve._api.wire import ChatRequest
+from monolane.serve._http.json_body import parse_body
+from monolane.serve._http.openapi import Operation
+from monolane.serve._http.post_json import answer_posted
+from monolane.serve._http.prepare import read_chat
 from monolane.serve._llamacpp.settings import generation_settings
+from monolane.serve._openai.body import ChatRequest
+from monolane.serve._openai.legacy import modern
 from monolane.serve._run.service import Service
 
 COUNT = "/v1/chat/completions/input_tokens"

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from starlette.routing import Route
 
-from monolane.serve._api.body import parse_body
-from monolane.serve._api.handler import Answers
-from monolane.serve._api.openapi import Operation
-from monolane.serve._api.request import Asked
-from monolane.serve._api.writer import Read, Writer
+from monolane.serve._http.handler import Answers
+from monolane.serve._http.json_body import parse_body
+from monolane.serve._http.openapi import Operation
+from monolane.serve._http.request import Asked
+from monolane.serve._http.writer import Read, Writer
 from monolane.serve._llamacpp.body import InfillRequest, NativeCompletion
 from monolane.serve._llamacpp.props import SMALL_OPERATIONS, small_routes
 from monolane.serve._llamacpp.writer import NativeWriter

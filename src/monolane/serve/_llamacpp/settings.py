@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from monolane.engine import Engine, SamplingParams
-from monolane.serve._api.fields import SAMPLERS
+from monolane.serve._http.fields import SAMPLERS
 
 Json = dict[str, Any]
 # Samplers that are off here, at the values that say so there.

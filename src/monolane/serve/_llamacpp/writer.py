@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monolane.engine import TokenLogprob
-from monolane.serve._api.logprobs import finite, spelled
-from monolane.serve._api.progress import Progress
-from monolane.serve._api.reply import json_bytes
-from monolane.serve._api.request import TextAsked
-from monolane.serve._api.writer import Writer
 from monolane.serve._errors import api_error
+from monolane.serve._http.logprobs import finite, spelled
+from monolane.serve._http.progress import Progress
+from monolane.serve._http.request import TextAsked
+from monolane.serve._http.writer import Writer, json_bytes
 from monolane.serve._llamacpp.body import NativeRequest
 from monolane.serve._llamacpp.errors import error_json
 from monolane.serve._llamacpp.settings import generation_settings, native_timings

@@ -2,7 +2,7 @@
 //
 //   {url: "" for this one, else where its routes begin, with "/" at the end; key; model}
 //
-// The page's own policy lets it load from this server alone (_api/page.py). Requests to another one go
+// The page's own policy lets it load from this server alone (_http/page.py). Requests to another one go
 // through a frame with an empty document, whose policy allows connections and nothing else.
 
 let frame = null; // promise of the frame's window

@@ -1,0 +1,304 @@
+"""Several requests on an executor that runs one epoch at a time.
+
+A request that comes or goes interrupts the epoch, which ends within one pass; the next one begins
+with the requests that are there then. Results do not change by it: a token depends on its own
+sequence alone, bit by bit.
+
+No thread is set aside for this: the thread that waits for tokens reads the executor for all. It
+does so without the lock, and so does whoever begins an epoch or acts between two: ranks that start
+anew take as long as loading does, and who cancels meanwhile must not wait for that.
+"""
+
+import threading
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane.executor_api import Advance, Executor, Guide, Kept, TokenEvent
+
+# How long one wait for tokens may keep Python from seeing a Ctrl-C, in seconds.
+_PATIENCE = 0.1
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _State:
+    advance: Advance  # as it was asked for
+    begin: int  # tokens in the slot at that time
+    drawn: int = 0
+    # The tokens of its history, those to feed and those drawn: "I", as native executors read them.
+    known: "array[int]" = field(init=False)
+    guide: Guide | None = None  # what is left of the last one: its draw is still to come
+    inside: bool = False  # the epoch that begins or runs serves it
+    events: list[TokenEvent] = field(default_factory=list)  # not yet taken
+    done: bool = False
+    cancelled: bool = False  # to take no further part; the executor may still hold its slot
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.known = array("I", self.advance.history)
+        self.known.extend(self.advance.token_ids)
+
+    def rest(self, length: int) -> Advance:
+        """Return what is still to be done when ``length`` tokens are in the slot."""
+        given = len(self.advance.history)
+        fed = given + length - self.begin
+        return replace(
+            self.advance,
+            token_ids=tuple(self.known[fed:]),
+            budget=self.advance.budget - self.drawn,
+            history=np.asarray(self.known[:fed]) if given == self.begin else (),
+        )
+
+    def take(self, event: TokenEvent) -> None:
+        """Note a token."""
+        self.events.append(event)
+        self.known.append(event.token_id)
+        self.drawn += 1
+        advance = self.advance
+        self.done = event.token_id in advance.stop_ids or self.drawn == advance.budget
+        if (guide := self.guide) is not None:
+            self.guide = replace(guide, forced=guide.forced[1:]) if guide.forced else None
+            self.done |= guide.mask is None and len(guide.forced) == 1
+
+
+class SharedExecutor:
+    """Shares an executor among requests, each with a slot of its own; for any thread."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.name, self.dtype = executor.name, executor.dtype
+        self.slots, self.context = executor.slots, executor.context
+        self._requests: dict[int, _State] = {}  # by slot
+        self._changed = threading.Condition()
+        self._inside: list[_State] = []  # those that the epoch which begins or runs serves
+        self._running = False  # the executor has an epoch
+        self._held = False  # some thread begins an epoch, reads it, or acts between two
+        self._outdated = False  # who takes part has changed while the epoch began
+        self._barred = 0  # callers that wait for no epoch to run
+
+    def length(self, slot: int) -> int:
+        """Return the number of tokens in a slot."""
+        return self.executor.length(slot)
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Take back all tokens of a slot from ``length`` on."""
+        self._exclusively(lambda: self.executor.truncate(slot, length))
+
+    def copy(self, source: int, target: int) -> None:
+        """Make a slot hold what another holds, to go on from it."""
+        self._exclusively(lambda: self.executor.copy(source, target))
+
+    def save(self, slot: int, begin: int, end: int) -> Kept:
+        """Return what a slot holds of positions ``begin`` to ``end - 1``."""
+        return self._exclusively(lambda: self.executor.save(slot, begin, end))
+
+    def restore(self, slot: int, kept: Kept, count: int) -> None:
+        """Put the first ``count`` positions of what was saved behind those of a slot."""
+        self._exclusively(lambda: self.executor.restore(slot, kept, count))
+
+    def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Feed tokens; return their logits, float32 [T, V]."""
+        return self._exclusively(lambda: self.executor.logits(slot, token_ids))
+
+    def hidden(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Feed tokens; return what the head reads of each, normed, float32 [T, D]."""
+        return self._exclusively(lambda: self.executor.hidden(slot, token_ids))
+
+    def bytes_per_token(self, length: int) -> int | None:
+        """Bytes that drawing one token reads behind ``length`` tokens; None where no plan says."""
+        return self.executor.bytes_per_token(length)
+
+    def start(self, advance: Advance) -> "Request":
+        """Add a request; it is served as soon as it is read."""
+        with self._changed:
+            # Where a rank was lost since, the slot is empty, and all is fed again.
+            begin = len(advance.history) or self.executor.length(advance.slot)
+            self._requests[advance.slot] = _State(advance, begin)
+            self._interrupt()
+        return Request(self, advance.slot)
+
+    def close(self) -> None:
+        """Give back memory and threads."""
+        self.executor.close()
+
+    def _exclusively(self, action: Callable[[], _T]) -> _T:
+        """Do something that the executor allows between epochs only."""
+        with self._changed:
+            self._barred += 1  # else the readers begin the next epoch before we look
+            self._interrupt()
+            try:
+                while self._running or self._held:
+                    self._turn()
+                with self._alone():
+                    return action()
+            finally:
+                self._barred -= 1
+                self._changed.notify_all()
+
+    def read(self, slot: int) -> list[TokenEvent]:
+        """Wait for tokens of a slot; [] once its request is over."""
+        with self._changed:
+            request = self._requests[slot]
+            while not request.events and not request.done and not request.cancelled:
+                self._turn()
+            events, request.events = request.events, []
+            if not events and request.error is not None:
+                raise request.error
+            return events
+
+    def guide(self, slot: int, guide: Guide) -> None:
+        """Say what may come next in a guided slot."""
+        with self._changed:
+            request = self._requests[slot]
+            request.guide = guide
+            if self._running and request.inside and not request.done:
+                self.executor.guide(slot, guide)
+
+    def cancel(self, slot: int) -> None:
+        """Have a request take no further part, without waiting for that."""
+        with self._changed:
+            request = self._requests.get(slot)
+            if request is None or request.done:
+                return
+            request.cancelled = True
+            if request.inside:
+                self._interrupt()
+            self._changed.notify_all()
+
+    def stop(self, slot: int) -> None:
+        """Take a request out, and wait until the executor has let go of its slot."""
+        with self._changed:
+            request = self._requests.pop(slot)
+            if request.inside and not request.done:
+                self._interrupt()
+            while request.inside and not request.done:
+                self._turn()
+
+    def _interrupt(self) -> None:
+        if self._running:
+            self.executor.interrupt()
+        self._outdated = True
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let go of the lock, held before and after, while nobody else uses the executor."""
+        self._held = True
+        self._changed.release()
+        try:
+            yield
+        finally:
+            self._changed.acquire()
+            self._held = False
+            self._changed.notify_all()
+
+    def _turn(self) -> None:
+        """Move things on by one wait, with the lock held."""
+        if self._held or (self._barred and not self._running):
+            self._changed.wait()
+        elif self._running:
+            self._read()
+        else:
+            self._begin()
+
+    def _read(self) -> None:
+        error: BaseException | None = None
+        over = False
+        with self._alone():
+            try:
+                over = self.executor.read(_PATIENCE)
+            except BaseException as caught:
+                error, over = caught, not isinstance(caught, KeyboardInterrupt)
+        # Taken apart from the wait: a Ctrl-C that ends the wait must not lose a token of others.
+        self._hand_out(self.executor.take())
+        if over:
+            self._end(error)
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+
+    def _begin(self) -> None:
+        self._inside = [
+            request
+            for request in self._requests.values()
+            if not request.done and not request.cancelled
+        ]
+        rests = [
+            request.rest(self.executor.length(request.advance.slot)) for request in self._inside
+        ]
+        for request in self._inside:
+            request.inside = True
+        self._outdated = False
+        try:
+            with self._alone():
+                self.executor.start(rests)
+            self._running = True
+        except KeyboardInterrupt:
+            # It came before the epoch began or behind, which the executor alone knows: what is
+            # read is over at once where there is none.
+            self._running = True
+            self.executor.interrupt()
+            self._read()
+            raise
+        except BaseException:
+            self._leave()
+            raise
+        for request in self._inside:
+            if request.guide is not None:
+                self.executor.guide(request.advance.slot, request.guide)
+        if self._outdated:
+            self.executor.interrupt()
+
+    def _hand_out(self, events: list[TokenEvent]) -> None:
+        for event in events:
+            request = self._requests.get(event.slot)
+            if request is not None:
+                request.take(event)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._running = False
+        for request in self._requests.values():
+            if error is not None and not request.done:
+                request.done, request.error = True, error
+        self._leave()
+
+    def _leave(self) -> None:
+        """Have nobody take part any more, also who has been taken out of the requests since."""
+        for request in self._inside:
+            request.inside = False
+        self._inside = []
+
+
+class Request:
+    """One request on a shared executor, while the epochs run that serve it."""
+
+    def __init__(self, shared: SharedExecutor, slot: int) -> None:
+        self._shared, self._slot = shared, slot
+        self._open = True
+
+    def read(self) -> list[TokenEvent]:
+        """Wait for tokens and return all that are there; [] once the request is over.
+
+        A failure of the executor is raised here, after the tokens that came before it.
+        """
+        return self._shared.read(self._slot) if self._open else []
+
+    def guide(self, guide: Guide) -> None:
+        """Say what may come next: once at first, then once after each draw."""
+        self._shared.guide(self._slot, guide)
+
+    def cancel(self) -> None:
+        """Ask for the end, within one pass, from any thread; a read that waits returns then."""
+        if self._open:
+            self._shared.cancel(self._slot)
+
+    def stop(self) -> None:
+        """Ask for the end, within one pass, and wait for it. Harmless on an ended request."""
+        if self._open:
+            self._open = False
+            self._shared.stop(self._slot)

@@ -1,0 +1,1 @@
+"""OpenAI's APIs: chat and plain completions, embeddings, the small routes; Responses inside."""
