@@ -237,6 +237,18 @@ static_assert(offsetof(PlanPhase, write_slot) == 40);
 static_assert(offsetof(PlanPhase, num_matrices) == 44);
 static_assert(offsetof(PlanPhase, matrices) == 48);
 
+struct PlanState {
+  int32_t parts;    // each of one worker; 0: it keeps no state
+  int32_t numbers;  // of a part's state; 0: it has inputs alone
+  int32_t inputs;   // numbers of a token that its step in a part takes
+  int32_t before;   // earlier tokens whose inputs a step reads
+};
+static_assert(sizeof(PlanState) == 16);
+static_assert(offsetof(PlanState, parts) == 0);
+static_assert(offsetof(PlanState, numbers) == 4);
+static_assert(offsetof(PlanState, inputs) == 8);
+static_assert(offsetof(PlanState, before) == 12);
+
 struct PlanAttention {
   int32_t heads;      // H, over all lanes
   int32_t kv_heads;   // K, over all lanes; 1 where latents are cached
@@ -283,14 +295,6 @@ static_assert(offsetof(PlanDelta, key) == 8);
 static_assert(offsetof(PlanDelta, value) == 12);
 static_assert(offsetof(PlanDelta, kernel) == 16);
 
-struct PlanMlp {
-  int32_t inner;              // F, over all lanes
-  GateActivation activation;  // of the gate
-};
-static_assert(sizeof(PlanMlp) == 8);
-static_assert(offsetof(PlanMlp, inner) == 0);
-static_assert(offsetof(PlanMlp, activation) == 4);
-
 struct PlanExperts {
   int32_t count;              // E
   int32_t chosen;             // k: experts of a token
@@ -317,29 +321,41 @@ static_assert(offsetof(PlanExperts, chosen_groups) == 32);
 static_assert(offsetof(PlanExperts, group_best) == 36);
 static_assert(offsetof(PlanExperts, scale) == 40);
 
+struct PlanMlp {
+  int32_t inner;              // F, over all lanes
+  GateActivation activation;  // of the gate
+};
+static_assert(sizeof(PlanMlp) == 8);
+static_assert(offsetof(PlanMlp, inner) == 0);
+static_assert(offsetof(PlanMlp, activation) == 4);
+
 struct PlanModule {
   int32_t layer;            // whose module
   PlanBuffer output;        // where its outputs go, which join the streams
   WeightRole norm;          // scale of the norm of what it reads; kNone: none
   WeightRole post_norm;     // scale of that of what a stream gains; kNone: none
   float scale;              // of what a stream gains from it, behind that norm
-  PlanAttention attention;  // zeros where it has no such phases
+  int32_t scratch;          // floats that a worker needs of its own for its phases
+  PlanState state;          // what a sequence keeps of it in a fixed size
+  PlanAttention attention;
   PlanLatent latent;
   PlanDelta delta;
-  PlanMlp mlp;
   PlanExperts experts;
+  PlanMlp mlp;
 };
-static_assert(sizeof(PlanModule) == 140);
+static_assert(sizeof(PlanModule) == 160);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
 static_assert(offsetof(PlanModule, post_norm) == 12);
 static_assert(offsetof(PlanModule, scale) == 16);
-static_assert(offsetof(PlanModule, attention) == 20);
-static_assert(offsetof(PlanModule, latent) == 56);
-static_assert(offsetof(PlanModule, delta) == 68);
-static_assert(offsetof(PlanModule, mlp) == 88);
-static_assert(offsetof(PlanModule, experts) == 96);
+static_assert(offsetof(PlanModule, scratch) == 20);
+static_assert(offsetof(PlanModule, state) == 24);
+static_assert(offsetof(PlanModule, attention) == 40);
+static_assert(offsetof(PlanModule, latent) == 76);
+static_assert(offsetof(PlanModule, delta) == 88);
+static_assert(offsetof(PlanModule, experts) == 108);
+static_assert(offsetof(PlanModule, mlp) == 152);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first

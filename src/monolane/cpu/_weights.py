@@ -19,7 +19,6 @@ from monolane.model import (
     Blocks,
     Kind,
     LaneCut,
-    LayerRotary,
     ModelConfig,
     Quantized,
     Role,
@@ -28,10 +27,10 @@ from monolane.model import (
     find_format,
     lane_cut,
 )
+from monolane.ops import ROTARIES
 from monolane.plan import Plan
 
 ROLES = tuple(Role)
-ROTARIES: tuple[LayerRotary, ...] = ("main", "local")  # PlanRotary
 _FREQUENCIES = -1  # no tensor of the checkpoint: computed from the config
 OUTER = -1  # in a layer's place: outside the layers
 

@@ -8,7 +8,6 @@ from monolane.model._atomic_folder import check_place, check_replaceable, folder
 from monolane.model._checkpoint import Checkpoint, find_shards, find_weights, write_checkpoint
 from monolane.model._config import (
     COMMON_FEATURES,
-    Activation,
     Head,
     LayerConfig,
     ModelConfig,

@@ -6,7 +6,7 @@ every family. An ordinary dense model is one lane whose modules reduce ``NOW``.
 """
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
@@ -17,6 +17,7 @@ from monolane.model._reduce import Reduce
 from monolane.model._rotary import Rotary, YarnScaling
 from monolane.ops import (
     MAX_SIZE,
+    Activation,
     Attention,
     Delta,
     Experts,
@@ -31,7 +32,6 @@ from monolane.ops import (
 MAX_LAYERS = 1024
 
 ModuleName = Literal["attention", "delta", "mlp", "experts"]
-Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
 Found = TypeVar("Found", bound=Operation)
 WeightDtype = Literal["bfloat16", "float16", "float32"]
 WEIGHT_DTYPES: tuple[WeightDtype, ...] = ("bfloat16", "float16", "float32")
@@ -235,13 +235,14 @@ class ModelConfig:
             scale=1 / math.sqrt(head_dim) if self.query_scale is None else self.query_scale,
             latent=self.latent,
         )
-        mlp = Mlp(inner=layer.intermediate_size or self.intermediate_size)
+        inner = layer.intermediate_size or self.intermediate_size
+        activation, experts = self.activation, self.experts
         usual = ("delta" if layer.delta else "attention", "experts" if layer.experts else "mlp")
         operations: dict[str, Operation | None] = {
             "attention": attention,
             "delta": self.delta,
-            "mlp": mlp,
-            "experts": self.experts,
+            "mlp": Mlp(inner=inner, activation=activation),
+            "experts": None if experts is None else replace(experts, activation=activation),
         }
         rules = (layer.attention_reduce, layer.mlp_reduce)
         named = zip((operations[name] for name in layer.modules or usual), rules, strict=False)

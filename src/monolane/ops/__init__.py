@@ -4,10 +4,20 @@ Leaves: a spec has sizes, the roles and shapes of weights, and what a sequence k
 computes anything. ``monolane.model`` makes them of a config, and executors read them.
 """
 
+from monolane.ops._folders import modules, operations
 from monolane.ops._names import EXPERT_ROLES, JOINED, Buffer, Kind, Role, Shapes
-from monolane.ops._spec import MAX_SIZE, Buffers, Operation, Room
+from monolane.ops._spec import (
+    MAX_SIZE,
+    MAX_WIDTH,
+    Activation,
+    Buffers,
+    Operation,
+    Record,
+    Room,
+    State,
+)
 from monolane.ops.attention.latent import Latent
-from monolane.ops.attention.spec import Attention, LayerRotary, QkNorm
+from monolane.ops.attention.spec import ROTARIES, Attention, LayerRotary, QkNorm
 from monolane.ops.delta.spec import Delta
 from monolane.ops.experts.spec import Experts
 from monolane.ops.mlp.spec import Mlp
@@ -16,6 +26,9 @@ __all__ = [
     "EXPERT_ROLES",
     "JOINED",
     "MAX_SIZE",
+    "MAX_WIDTH",
+    "ROTARIES",
+    "Activation",
     "Attention",
     "Buffer",
     "Buffers",
@@ -27,7 +40,11 @@ __all__ = [
     "Mlp",
     "Operation",
     "QkNorm",
+    "Record",
     "Role",
     "Room",
     "Shapes",
+    "State",
+    "modules",
+    "operations",
 ]

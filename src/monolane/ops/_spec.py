@@ -1,16 +1,25 @@
 """What every operation says of itself."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any, ClassVar, Literal
 
+from monolane._structs import Struct
 from monolane.ops._names import JOINED, Buffer, Shapes
 
 Buffers = dict[Buffer, tuple[int, ...]]
+Record = dict[str, Any]  # of a struct, by its fields
+Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]  # see _operations.py of the reference
+ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu_tanh", "clamped_swiglu")
 
 # No dimension of a decoder comes near 2^24 (a vocabulary of 16 million): a larger number is a
 # damaged or hostile file, and refusing it here keeps every product of sizes far from overflow.
 MAX_SIZE = 1 << 24
+# Token positions of one pass at most: what the kernels keep in registers and fast memory. A pass
+# that reads nothing but a prompt may be wider.
+MAX_WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +33,20 @@ class Room:
     group_lanes: int  # lanes of a group
 
 
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a sequence keeps of a layer in a fixed size, as its tokens up to the last one left it.
+
+    It lies in parts, each of which one worker reads and writes. A state goes forward only: of
+    tokens that may be taken back the inputs are kept, with which their steps can be taken later.
+    """
+
+    parts: int
+    numbers: int  # of a part's state; 0: there are inputs alone
+    inputs: int  # numbers of a token that its step in a part takes
+    before: int  # earlier tokens whose inputs a step reads
+
+
 class Operation(ABC):
     """The sizes of one layer's operation; they count over all lanes.
 
@@ -31,6 +54,10 @@ class Operation(ABC):
     """
 
     __slots__ = ()
+    # How native executors read its sizes: fields of PlanModule, and their structs.
+    structs: ClassVar[Mapping[str, Struct]]
+    # The enums in these, by their names in C++: members in the order of their codes.
+    enums: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @abstractmethod
     def tensors(self, hidden: int, lanes: int) -> Shapes:
@@ -43,6 +70,32 @@ class Operation(ABC):
     @abstractmethod
     def buffers(self, room: Room) -> Buffers:
         """Return the shapes of what its phases leave for each other, and for the next pass."""
+
+    def state(self) -> State | None:
+        """Return what a sequence keeps of it in a fixed size; None: nothing."""
+        return None
+
+    def scratch(self, room: Room) -> int:
+        """Return how many floats a native worker needs of its own for its phases."""
+        del room
+        return 0
+
+    def native(self, room: Room) -> dict[str, Record]:
+        """Return the structs' values by the names of their fields.
+
+        Without more ado the operation has one struct, whose fields are named as its own.
+        """
+        del room
+        ((name, struct),) = self.structs.items()
+        return {name: self.fill(struct)}
+
+    def fill(self, struct: Struct) -> Record:
+        """Return the values of a struct whose fields are named as the operation's, enums coded."""
+        codes = {name: getattr(self, name) for name in (x.name for x in struct.fields)}
+        for x in struct.fields:
+            if x.kind in self.enums:
+                codes[x.name] = self.enums[x.kind].index(codes[x.name])
+        return codes
 
     @property
     def copies(self) -> int:

@@ -5,7 +5,7 @@
 native executors, ``phase_cost`` and ``pass_cost`` count its bytes and operations.
 """
 
-from monolane.ops import Buffer
+from monolane.ops import MAX_WIDTH, Buffer
 from monolane.plan._abi import PlanArrays, c_header, to_arrays
 from monolane.plan._build import build
 from monolane.plan._cost import Cost, main_format, pass_cost, phase_cost, worker_bytes
@@ -24,7 +24,6 @@ from monolane.plan._groups import Groups
 from monolane.plan._interpret import Interpretation, interpret
 from monolane.plan._phase import OUTPUTS, Access, Matrix, Phase, PhaseKind, Update, Wait
 from monolane.plan._plan import (
-    MAX_WIDTH,
     MIXTURE_WIDTH,
     PROMPT_WIDTH,
     Place,

@@ -5,28 +5,18 @@ and a test compiles it and compares every size and offset. It is committed, so t
 Python of ours; a test fails when it drifts.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from monolane._structs import CPP, Field, Struct, declare_enum, members_of
-from monolane.model import (
-    JOINING_NORMS,
-    Attention,
-    Delta,
-    Experts,
-    Head,
-    LayerRotary,
-    Mlp,
-    QkNorm,
-    Role,
-)
-from monolane.ops import Buffer
+from monolane.model import JOINING_NORMS, Head, Role
+from monolane.ops import MAX_WIDTH, ROTARIES, Buffer, Record, operations
 from monolane.plan._device import Choice
 from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
-from monolane.plan._plan import MAX_WIDTH, MIXTURE_WIDTH, PROMPT_WIDTH, Plan
+from monolane.plan._plan import MIXTURE_WIDTH, PROMPT_WIDTH, Plan
 from monolane.plan._split import Scope, Share
 
 SCHEMA = 5
@@ -34,16 +24,7 @@ NO_WAIT = -(1 << 31)
 MAX_MATRICES = 4
 HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
 ROTARY_STYLES = ("interleaved", "half")
-ROTARIES: tuple[LayerRotary, ...] = (
-    "main",
-    "local",
-)  # of the config; a layer's is one of them, or none
-QK_NORMS = (None, QkNorm.HEAD, QkNorm.ALL)
-ACTIVATIONS = ("silu", "gelu_tanh", "clamped_swiglu")
-SCORES = ("softmax", "sigmoid")
 ROLES = tuple(Role)
-
-Record = dict[str, Any]  # of a struct
 
 SHARE = Struct(
     "PlanShare",
@@ -94,63 +75,19 @@ HEADER = Struct(
     parts=(ROTARY,),
 )
 
+STATE = Struct(
+    "PlanState",
+    (
+        Field("parts", "i32", "each of one worker; 0: it keeps no state"),
+        Field("numbers", "i32", "of a part's state; 0: it has inputs alone"),
+        Field("inputs", "i32", "numbers of a token that its step in a part takes"),
+        Field("before", "i32", "earlier tokens whose inputs a step reads"),
+    ),
+)
+
 # What modules are, by their operations: of each module one is filled in, or two, where an operation
 # has phases of another.
-ATTENTION = Struct(
-    "PlanAttention",
-    (
-        Field("heads", "i32", "H, over all lanes"),
-        Field("kv_heads", "i32", "K, over all lanes; 1 where latents are cached"),
-        Field("head_dim", "i32", "h, of a cached key and a query that meets it; of latents R + r"),
-        Field("splits", "i32", "S: parts into which the keys of a KV head are cut"),
-        Field("window", "i32", "keys visible to a query, itself included; 0: all"),
-        Field("rotary", "PlanRotary", "what turns queries and keys; kNone: nothing"),
-        Field("gate", "i32", "1: of each head Q has rows of the query, then of a gate"),
-        Field("qk_norm", "QkNorm", "what of Q and K is normed, before rotary"),
-        Field("scale", "f32", "of the scores"),
-    ),
-)
-LATENT = Struct(
-    "PlanLatent",
-    (
-        Field("rank", "i32", "R: what of a cached key is its value; 0: values are cached"),
-        Field("query_rank", "i32", "Q: what queries are made of; 0: of the stream"),
-        Field("norm_eps", "f32", "of the norms of latents"),
-    ),
-)
-DELTA = Struct(
-    "PlanDelta",
-    (
-        Field("key_heads", "i32", "G"),
-        Field("value_heads", "i32", "U"),
-        Field("key", "i32", "d_k: width of its queries and keys"),
-        Field("value", "i32", "d_v: width of its values"),
-        Field("kernel", "i32", "C: tokens over which its channels are summed"),
-    ),
-)
-MLP = Struct(
-    "PlanMlp",
-    (
-        Field("inner", "i32", "F, over all lanes"),
-        Field("activation", "GateActivation", "of the gate"),
-    ),
-)
-EXPERTS = Struct(
-    "PlanExperts",
-    (
-        Field("count", "i32", "E"),
-        Field("chosen", "i32", "k: experts of a token"),
-        Field("inner", "i32", "X: inner width of an expert"),
-        Field("shared", "i32", "Xs: inner width of what all tokens share; 0: nothing"),
-        Field("activation", "GateActivation", "of the gate"),
-        Field("scores", "ExpertScores", "what experts are chosen and weighted by"),
-        Field("normalised", "i32", "1: the weights of the chosen add up to 1"),
-        Field("groups", "i32", "of consecutive experts"),
-        Field("chosen_groups", "i32", "of which alone a token's experts are chosen"),
-        Field("group_best", "i32", "experts whose scores, added up, count for their group"),
-        Field("scale", "f32", "of the weights of the chosen"),
-    ),
-)
+_OPERATIONS = {name: struct for x in operations() for name, struct in x.structs.items()}
 MODULE = Struct(
     "PlanModule",
     (
@@ -159,13 +96,12 @@ MODULE = Struct(
         Field("norm", "WeightRole", "scale of the norm of what it reads; kNone: none"),
         Field("post_norm", "WeightRole", "scale of that of what a stream gains; kNone: none"),
         Field("scale", "f32", "of what a stream gains from it, behind that norm"),
-        Field("attention", "PlanAttention", "zeros where it has no such phases"),
-        Field("latent", "PlanLatent"),
-        Field("delta", "PlanDelta"),
-        Field("mlp", "PlanMlp"),
-        Field("experts", "PlanExperts"),
+        Field("scratch", "i32", "floats that a worker needs of its own for its phases"),
+        Field("state", "PlanState", "what a sequence keeps of it in a fixed size"),
+        # Zeros where it has no such phases.
+        *(Field(name, struct.name) for name, struct in _OPERATIONS.items()),
     ),
-    parts=(ATTENTION, LATENT, DELTA, MLP, EXPERTS),
+    parts=(STATE, *_OPERATIONS.values()),
 )
 
 MATRIX = Struct(
@@ -279,43 +215,18 @@ def _header(plan: Plan, modules: int, tables: int) -> npt.NDArray[np.void]:
 def _module(plan: Plan, layer: int, place: int) -> Record:
     config = plan.config
     before, after = JOINING_NORMS[place]
+    operation = config.modules[layer][place].operation
+    state = operation.state()
     values: Record = {
         "layer": layer,
         "output": OUTPUTS[place],
         "norm": ROLES.index(before) if config.norm_before else -1,
         "post_norm": ROLES.index(after) if config.norm_after else -1,
         "scale": config.modules[layer][place].scale,
-        "attention": {"rotary": -1},
+        "scratch": operation.scratch(plan.room),
+        "state": {} if state is None else asdict(state),
     }
-    activation = ACTIVATIONS.index(config.activation)
-    match config.modules[layer][place].operation:
-        case Attention() as x:
-            values["attention"] = {
-                "heads": x.heads,
-                "kv_heads": x.cached_heads,
-                "head_dim": x.cached_width,
-                "splits": plan.splits_of(layer),
-                "window": x.window or 0,
-                "rotary": -1 if x.rotary == "none" else ROTARIES.index(x.rotary),
-                "gate": x.gate,
-                "qk_norm": QK_NORMS.index(x.qk_norm),
-                "scale": x.scale,
-            }
-            if x.latent is not None:
-                values["latent"] = _of(LATENT, x.latent)
-        case Delta() as x:
-            values["delta"] = _of(DELTA, x)
-        case Experts() as x:
-            codes = {"scores": SCORES.index(x.scores), "activation": activation}
-            values["experts"] = _of(EXPERTS, x, **codes)
-        case Mlp() as x:
-            values["mlp"] = _of(MLP, x, activation=activation)
-    return values
-
-
-def _of(struct: Struct, sizes: object, **codes: int) -> Record:
-    """Return the fields of a struct that are named as those of the operation's sizes."""
-    return {x.name: codes.get(x.name, getattr(sizes, x.name, 0) or 0) for x in struct.fields}
+    return {"attention": {"rotary": -1}, **values, **operation.native(plan.room)}
 
 
 def _fill(row: Any, values: Record) -> None:
@@ -397,16 +308,17 @@ def _for_each(macro: str, members: list[str]) -> str:
 
 def c_header() -> str:
     """Return the whole of csrc/abi/plan_abi.h."""
-    enums = (
+    coded: dict[str, tuple[str, ...]] = {
+        name: members for x in operations() for name, members in x.enums.items()
+    }
+    enums: tuple[tuple[str, list[tuple[str, int]]], ...] = (
         ("PhaseKind", members_of(PhaseKind)),
         ("PlanBuffer", [("none", -1), *members_of(Buffer)]),
         ("WeightRole", [("none", -1), *((str(role), i) for i, role in enumerate(ROLES))]),
         ("PlanHead", [(str(head), i) for i, head in enumerate(HEADS)]),
         ("RotaryStyle", [(style, i) for i, style in enumerate(ROTARY_STYLES)]),
         ("PlanRotary", [("none", -1), *((name, i) for i, name in enumerate(ROTARIES))]),
-        ("QkNorm", [(str(norm or "none"), i) for i, norm in enumerate(QK_NORMS)]),
-        ("GateActivation", [(name, i) for i, name in enumerate(ACTIVATIONS)]),
-        ("ExpertScores", [(name, i) for i, name in enumerate(SCORES)]),
+        *((name, [(x, i) for i, x in enumerate(coded[name])]) for name in coded),
     )
     parts = [
         _TOP,

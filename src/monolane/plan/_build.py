@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from monolane.errors import ConfigError
 from monolane.model import ModelConfig
-from monolane.ops import Buffer
+from monolane.ops import MAX_WIDTH, Buffer
 from monolane.plan._builder import Builder
 from monolane.plan._device import DeviceDescription
 from monolane.plan._kinds import FIRST, LAST, LAYER
 from monolane.plan._phase import OUTPUTS
-from monolane.plan._plan import MAX_WIDTH, Place, Plan
+from monolane.plan._plan import Place, Plan
 from monolane.plan._waits import with_waits
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from monolane.model import Head, ModelConfig, WeightFormat, find_format
-from monolane.ops import EXPERT_ROLES, Buffer, Buffers, Role, Room
+from monolane.ops import EXPERT_ROLES, MAX_WIDTH, Buffer, Buffers, Role, Room
 from monolane.plan._device import DeviceDescription
 from monolane.plan._groups import Groups
 from monolane.plan._phase import OF_LAYERS, Matrix, Phase, PhaseKind
@@ -17,10 +17,8 @@ from monolane.plan._split import Share
 # Where a matrix is: its role, and its layer or None outside the layers.
 Place = tuple[Role, int | None]
 
-# Token positions of one pass at most: what the kernels keep in registers and fast memory. Where a
-# pass reads nothing but a prompt, and multiplies faster so, it may be wider. In a mixture an expert
-# serves some of the tokens only, and has few of 64.
-MAX_WIDTH = 64
+# Token positions of a pass that reads nothing but a prompt, where it multiplies faster so. In a
+# mixture an expert serves some of the tokens only, and has few of 64.
 PROMPT_WIDTH = 96
 MIXTURE_WIDTH = 256
 

@@ -1,11 +1,13 @@
 """Attention: which heads there are, what they see, and what a cache keeps of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import ClassVar, Literal
 
+from monolane._structs import Field, Struct
 from monolane.ops._names import Buffer, Role, Shapes
-from monolane.ops._spec import Buffers, Operation, Room
+from monolane.ops._spec import Buffers, Operation, Record, Room
 from monolane.ops.attention.latent import Latent
 from monolane.ops.attention.splits import choose_splits
 
@@ -19,9 +21,41 @@ class QkNorm(StrEnum):
     ALL = "all"  # all heads of a token, of all lanes, at once: scales [H*h] and [K*h]
 
 
+_QK_NORMS = (None, QkNorm.HEAD, QkNorm.ALL)
+# Those that a config has; a layer's is one of them, or none.
+ROTARIES: tuple[LayerRotary, ...] = ("main", "local")
+_STRUCT = Struct(
+    "PlanAttention",
+    (
+        Field("heads", "i32", "H, over all lanes"),
+        Field("kv_heads", "i32", "K, over all lanes; 1 where latents are cached"),
+        Field("head_dim", "i32", "h, of a cached key and a query that meets it; of latents R + r"),
+        Field("splits", "i32", "S: parts into which the keys of a KV head are cut"),
+        Field("window", "i32", "keys visible to a query, itself included; 0: all"),
+        Field("rotary", "PlanRotary", "what turns queries and keys; kNone: nothing"),
+        Field("gate", "i32", "1: of each head Q has rows of the query, then of a gate"),
+        Field("qk_norm", "QkNorm", "what of Q and K is normed, before rotary"),
+        Field("scale", "f32", "of the scores"),
+    ),
+)
+_LATENT = Struct(
+    "PlanLatent",
+    (
+        Field("rank", "i32", "R: what of a cached key is its value; 0: values are cached"),
+        Field("query_rank", "i32", "Q: what queries are made of; 0: of the stream"),
+        Field("norm_eps", "f32", "of the norms of latents"),
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention(Operation):
     """Attention of one layer; sizes count over all lanes."""
+
+    structs: ClassVar[Mapping[str, Struct]] = {"attention": _STRUCT, "latent": _LATENT}
+    enums: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "QkNorm": tuple(str(norm or "none") for norm in _QK_NORMS)
+    }
 
     heads: int  # H, query heads
     kv_heads: int  # K
@@ -98,6 +132,25 @@ class Attention(Operation):
             Buffer.HEADS: (1, width, 0 if latent is None else self.out_columns),
             Buffer.QUERY_GATE: (lanes, width, heads * key if self.gate else 0),
         }
+
+    def native(self, room: Room) -> dict[str, Record]:
+        """Return the values of its structs; see Operation."""
+        values: Record = {
+            "heads": self.heads,
+            "kv_heads": self.cached_heads,
+            "head_dim": self.cached_width,
+            "splits": self.splits(room),
+            "window": self.window or 0,
+            "rotary": -1 if self.rotary == "none" else ROTARIES.index(self.rotary),
+            "gate": self.gate,
+            "qk_norm": _QK_NORMS.index(self.qk_norm),
+            "scale": self.scale,
+        }
+        if (latent := self.latent) is None:
+            return {"attention": values}
+        rank, query_rank = latent.rank, latent.query_rank or 0
+        sizes = {"rank": rank, "query_rank": query_rank, "norm_eps": latent.norm_eps}
+        return {"attention": values, "latent": sizes}
 
     def splits(self, room: Room) -> int:
         """Return S, into how many parts the keys of each KV head are cut for a group's workers."""

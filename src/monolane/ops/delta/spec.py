@@ -18,19 +18,35 @@ that bits do not depend on how tokens are fed; the chunked form, which is other 
 used. What a sequence is kept as is S and the last C - 1 inputs of the channels.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
+from monolane._structs import Field, Struct
 from monolane.errors import ConfigError
 from monolane.ops._names import Buffer, Role, Shapes
-from monolane.ops._spec import MAX_SIZE, Buffers, Operation, Room
+from monolane.ops._spec import MAX_SIZE, MAX_WIDTH, Buffers, Operation, Room, State
 
 # Published models have 4. A cache keeps so many inputs of each channel, less one.
 MAX_KERNEL = 64
+
+_STRUCT = Struct(
+    "PlanDelta",
+    (
+        Field("key_heads", "i32", "G"),
+        Field("value_heads", "i32", "U"),
+        Field("key", "i32", "d_k: width of its queries and keys"),
+        Field("value", "i32", "d_v: width of its values"),
+        Field("kernel", "i32", "C: tokens over which its channels are summed"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta(Operation):
     """The sizes of the layers with a gated delta rule. ConfigError if they make no sense."""
+
+    structs: ClassVar[Mapping[str, Struct]] = {"delta": _STRUCT}
 
     key_heads: int  # G
     value_heads: int  # U, as many for each key head
@@ -70,7 +86,7 @@ class Delta(Operation):
 
     def buffers(self, room: Room) -> Buffers:
         """Return the shapes of what its phases leave for each other; see Operation."""
-        kept = self.state + (self.kernel - 1) * self.channels
+        kept = self.numbers + (self.kernel - 1) * self.channels
         return {
             Buffer.MIXED: (1, room.width, self.mixed),
             Buffer.HEADS: (1, room.width, self.columns),
@@ -109,6 +125,27 @@ class Delta(Operation):
         return self.channels + self.columns + 2 * self.value_heads
 
     @property
-    def state(self) -> int:
+    def numbers(self) -> int:
         """Numbers of a layer's states."""
         return self.value_heads * self.key * self.value
+
+    def scratch(self, room: Room) -> int:
+        """Return the floats of a worker that takes a key head's steps; see Operation.
+
+        They are the inputs of earlier tokens, of those that may be taken back and of the pass's,
+        the channels of a token, states of which tokens may be taken back, and what one says.
+        """
+        del room
+        kept = self.state()
+        tokens = kept.before + 2 * MAX_WIDTH
+        channels = self.channels // self.key_heads
+        return tokens * kept.inputs + channels + kept.numbers + self.value
+
+    def state(self) -> State:
+        """Return what a sequence keeps: of a key head S of its value heads; see Operation.
+
+        A step takes the channels of a token and, of each value head, b and then a.
+        """
+        channels, gates = self.channels // self.key_heads, 2 * self.each
+        numbers = self.numbers // self.key_heads
+        return State(self.key_heads, numbers, channels + gates, self.kernel - 1)

@@ -20,27 +20,55 @@ shared_expert_gate
             its output is multiplied by sigmoid(g . x) first, x what the router reads and g a row
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+from monolane._structs import Field, Struct
 from monolane.errors import ConfigError
 from monolane.ops._names import Buffer, Role, Shapes
-from monolane.ops._spec import MAX_SIZE, Buffers, Operation, Room
+from monolane.ops._spec import ACTIVATIONS, MAX_SIZE, Activation, Buffers, Operation, Room
 
 # More than any published model has; bounds what a hostile config.json can make us allocate.
 MAX_EXPERTS = 4096
+
+Scores = Literal["softmax", "sigmoid"]
+_SCORES: tuple[Scores, ...] = ("softmax", "sigmoid")
+
+_STRUCT = Struct(
+    "PlanExperts",
+    (
+        Field("count", "i32", "E"),
+        Field("chosen", "i32", "k: experts of a token"),
+        Field("inner", "i32", "X: inner width of an expert"),
+        Field("shared", "i32", "Xs: inner width of what all tokens share; 0: nothing"),
+        Field("activation", "GateActivation", "of the gate"),
+        Field("scores", "ExpertScores", "what experts are chosen and weighted by"),
+        Field("normalised", "i32", "1: the weights of the chosen add up to 1"),
+        Field("groups", "i32", "of consecutive experts"),
+        Field("chosen_groups", "i32", "of which alone a token's experts are chosen"),
+        Field("group_best", "i32", "experts whose scores, added up, count for their group"),
+        Field("scale", "f32", "of the weights of the chosen"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Experts(Operation):
     """The sizes of every mixture in a model. ConfigError if they make no sense."""
 
+    structs: ClassVar[Mapping[str, Struct]] = {"experts": _STRUCT}
+    enums: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "GateActivation": ACTIVATIONS,
+        "ExpertScores": _SCORES,
+    }
+
     count: int  # E, in a layer
     chosen: int  # k, for a token
     inner: int  # X, inner width of one expert's MLP
     normalised: bool  # the weights of the chosen add up to 1
     biases: bool = False  # of the router, and of each expert's gate, up and down
-    scores: Literal["softmax", "sigmoid"] = "softmax"
+    scores: Scores = "softmax"
     corrected: bool = False
     groups: int = 1
     chosen_groups: int = 1
@@ -48,6 +76,7 @@ class Experts(Operation):
     scale: float = 1.0
     shared: int = 0  # 0: there is none
     shared_expert_gate: bool = False
+    activation: Activation = "silu"  # of a layer: the model's
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_EXPERTS:

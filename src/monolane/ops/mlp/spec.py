@@ -1,16 +1,31 @@
 """A dense MLP: activation(gate x) * up x, then down."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
+from monolane._structs import Field, Struct
 from monolane.ops._names import Buffer, Role, Shapes
-from monolane.ops._spec import Buffers, Operation, Room
+from monolane.ops._spec import ACTIVATIONS, Activation, Buffers, Operation, Room
+
+_STRUCT = Struct(
+    "PlanMlp",
+    (
+        Field("inner", "i32", "F, over all lanes"),
+        Field("activation", "GateActivation", "of the gate"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mlp(Operation):
     """A dense MLP of one layer."""
 
+    structs: ClassVar[Mapping[str, Struct]] = {"mlp": _STRUCT}
+    enums: ClassVar[Mapping[str, tuple[str, ...]]] = {"GateActivation": ACTIVATIONS}
+
     inner: int  # F, over all lanes
+    activation: Activation = "silu"
 
     def tensors(self, hidden: int, lanes: int) -> Shapes:
         """Return the shapes of its weights; see Operation."""

@@ -77,7 +77,7 @@ def _steps(plan: Plan, phase: Phase, width: int, length: int) -> tuple[int, int]
     delta = _delta_of(plan.config, phase.layer)
     # Each number of a state is multiplied four times: kept in part, asked, added to, asked again.
     sums = delta.channels * delta.kernel
-    return 2 * 4 * delta.state, width * (4 * delta.state + sums)
+    return 2 * 4 * delta.numbers, width * (4 * delta.numbers + sums)
 
 
 def _in(worker: Worker, phase: Phase) -> None:
