@@ -28,8 +28,9 @@ from monolane.model import (
     quantize_matrix,
 )
 from monolane.model._weights import _Found
+from monolane.ops.experts.reference import choose_experts
 from monolane.plan import PhaseKind, build, cpu, interpret, pass_cost, phase_cost, validate
-from monolane.reference import ReferenceModel, choose_experts
+from monolane.reference import ReferenceModel
 
 VOCAB, TOKENS = 61, 90  # beyond one pass
 DEFAULTS = (False, "softmax", False, 1, 1, 1, 1.0)  # between `normalised` and `shared`

@@ -24,8 +24,9 @@ from monolane.model import (
     YarnScaling,
     in_lanes,
 )
+from monolane.ops.experts.reference import choose_experts
 from monolane.plan import PhaseKind, build, cpu, pass_cost, phase_cost
-from monolane.reference import ReferenceModel, choose_experts
+from monolane.reference import ReferenceModel
 
 VOCAB, TOKENS = 61, 300  # beyond one pass, and beyond one chunk of keys
 DENSE, MIXTURE = LayerConfig(NOW, NOW), LayerConfig(NOW, NOW, experts=True)

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pytest
 
 from monolane.model import Weights
+from monolane.ops import modules
 from monolane.reference import ReferenceModel, _model, _operations
 
 Floats = npt.NDArray[np.float32]
@@ -58,13 +59,16 @@ def _errors(size: float, seed: int) -> Iterator[None]:
     def err(x: Floats) -> Floats:
         return x * (1 + rng.uniform(-size, size, x.shape)).astype(np.float32)
 
-    linear, attend, softmax = _model.linear, _model.attend, _operations.softmax
+    linear, attend, softmax = _operations.linear, _operations.attend, _operations.softmax
 
     def attend_with_errors(q: Floats, k: Floats, v: Floats, *rest: Any) -> Floats:
         return attend(err(q), err(k), err(v), *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_model, "linear", lambda x, w: linear(err(x), w))
-        patch.setattr(_model, "attend", attend_with_errors)
+        for module in (_model, *modules("reference")):
+            if hasattr(module, "linear"):
+                patch.setattr(module, "linear", lambda x, w: linear(err(x), w))
+            if hasattr(module, "attend"):
+                patch.setattr(module, "attend", attend_with_errors)
         patch.setattr(_operations, "softmax", lambda x: err(softmax(x)))
         yield

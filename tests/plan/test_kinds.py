@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from monolane.model import ModelConfig
+from monolane.ops import modules
 from monolane.plan import DeviceDescription, PhaseKind, build
-from monolane.plan._kinds import KINDS, PARTS
+from monolane.plan._kinds import FIRST, LAST, kinds
 
-PLAN = Path(__file__).parents[2] / "src" / "monolane" / "plan"
+SOURCES = Path(__file__).parents[2] / "src" / "monolane"
 DENSE = "GATE_UP DOWN"
 MIXTURE = "ROUTE EXPERT_GATE_UP EXPERT_DOWN"
 OUTER = "QKV ATTEND OUT"
@@ -54,19 +55,22 @@ def test_the_phases_of_a_pass(
 
 
 def test_every_kind_is_described_once() -> None:
-    described = [kind for part in PARTS for kind in part.kinds]
+    layer = [part for module in modules("plan") for part in module.PARTS]
+    described = [kind for part in (*FIRST, *layer, *LAST) for kind in part.kinds]
     assert sorted(described) == sorted(PhaseKind)
-    assert list(KINDS) == list(PhaseKind)
+    assert list(kinds()) == list(PhaseKind)
 
 
 def test_only_its_own_file_names_a_kind() -> None:
     """What builds, checks, costs, lays out and interprets plans knows no kind by its name."""
     found = {
-        str(path.relative_to(PLAN)): set(re.findall(r"\bPhaseKind\.([A-Z_]+)\b", path.read_text()))
-        for path in PLAN.rglob("*.py")
+        path.relative_to(SOURCES): set(re.findall(r"\bPhaseKind\.([A-Z_]+)\b", path.read_text()))
+        for package in ("plan", "ops")
+        for path in (SOURCES / package).rglob("*.py")
     }
     files = {
-        kind.name: {file for file, names in found.items() if kind.name in names} for kind in KINDS
+        kind.name: [file for file, names in found.items() if kind.name in names] for kind in kinds()
     }
     assert {name: len(each) for name, each in files.items()} == dict.fromkeys(files, 1), files
-    assert {Path(file).parent.name for each in files.values() for file in each} == {"_kinds"}
+    for file in (file for each in files.values() for file in each):
+        assert file.parts[0] == "ops" or file.parent.name == "_kinds", file

@@ -8,7 +8,7 @@ from monolane.model import ModelConfig
 from monolane.ops import MAX_WIDTH, Buffer
 from monolane.plan._builder import Builder
 from monolane.plan._device import DeviceDescription
-from monolane.plan._kinds import FIRST, LAST, LAYER
+from monolane.plan._kinds import FIRST, LAST, parts_of
 from monolane.plan._phase import OUTPUTS
 from monolane.plan._plan import Place, Plan
 from monolane.plan._waits import with_waits
@@ -49,7 +49,7 @@ def build(
     phases = [phase for part in FIRST for phase in part.build(builder, -1, 0)]
     for layer in range(config.num_layers):
         for place, module in enumerate(config.modules[layer]):
-            parts = [part for part in LAYER if isinstance(module.operation, part.operation)]
+            parts = parts_of(module.operation)
             for part in parts:
                 shares = part.share_out(builder, layer)
                 builder.shares |= {(role, layer): x for role, x in shares.items()}

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.model import EXPERT_ROLES
-from monolane.plan._kinds import KINDS
+from monolane.plan._kinds import kinds
 from monolane.plan._phase import Matrix, Phase
 from monolane.plan._plan import Plan
 
@@ -49,7 +49,7 @@ def phase_cost(plan: Plan, phase: Phase, width: int = 1, length: int | None = No
         m.lanes * m.rows * m.columns * (chosen if m.role in EXPERT_ROLES else 1)
         for m in phase.matrices
     )
-    more = KINDS[phase.kind].beside(plan, phase, width, total)
+    more = kinds()[phase.kind].beside(plan, phase, width, total)
     moved, products = moved + more[0], products + more[1]
     device = plan.device
     seconds = max(moved / device.total_bandwidth, 2 * products / device.total_compute)

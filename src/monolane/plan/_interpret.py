@@ -16,7 +16,7 @@ import numpy as np
 from monolane.model import Weights
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Run, Worker
-from monolane.plan._kinds import KINDS
+from monolane.plan._kinds import kinds
 from monolane.plan._plan import Plan, PlanError
 
 
@@ -65,7 +65,7 @@ def _step(worker: Worker) -> None:
     try:
         if phase.update is not None:
             worker.update(phase.update)
-        KINDS[phase.kind].run(worker, phase)
+        kinds()[phase.kind].run(worker, phase)
     except PlanError as error:
         raise PlanError(f"worker {worker.index} in {phase.name}: {error}") from None
     worker.progress += 1

@@ -55,9 +55,7 @@ class Worker:
         self.position = 0  # of the pass's first token
         self.tokens = list(run.passes[0])
         self.x = np.zeros((0,), np.float32)  # [own lanes, T, D]
-        self.choice = self.x  # [T, E]: weights of the chosen experts
-        self.shared_weight = np.ones((1, 1), np.float32)  # [T, 1], or of all tokens at once
-        self.normed = self.x  # [T, D]: what latents are made of
+        self.notes: dict[str, Floats] = {}  # what a phase leaves for the own later ones
 
     @property
     def phase(self) -> Phase:

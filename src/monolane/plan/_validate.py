@@ -10,7 +10,7 @@ from enum import Enum
 
 from monolane.model import Role, find_format, lane_shape
 from monolane.ops import Buffer
-from monolane.plan._kinds import FIRST, KINDS, LAST, LAYER
+from monolane.plan._kinds import FIRST, LAST, kinds, parts_of
 from monolane.plan._phase import OUTPUTS, Access, Matrix, Phase, Update
 from monolane.plan._plan import Plan, PlanError
 from monolane.plan._split import Scope, Share
@@ -45,7 +45,7 @@ def _order(plan: Plan) -> Iterator[str]:
     expected = [(kind, -1) for part in FIRST for kind in part.order(config, -1)]
     for i in range(config.num_layers):
         for module in config.modules[i]:
-            parts = (part for part in LAYER if isinstance(module.operation, part.operation))
+            parts = parts_of(module.operation)
             expected += [(kind, i) for part in parts for kind in part.order(config, i)]
     expected += [(kind, -1) for part in LAST for kind in part.order(config, -1)]
     found = [(phase.kind, phase.layer) for phase in plan.phases]
@@ -62,7 +62,7 @@ def _order(plan: Plan) -> Iterator[str]:
 
 
 def _weights(plan: Plan, phase: Phase) -> Iterator[str]:
-    expected = KINDS[phase.kind].roles(plan.config, phase.layer)
+    expected = kinds()[phase.kind].roles(plan.config, phase.layer)
     found = tuple(matrix.role for matrix in phase.matrices)
     if found != expected:
         yield f"expected the weights {_names(expected)}, got {_names(found)}"
@@ -70,7 +70,7 @@ def _weights(plan: Plan, phase: Phase) -> Iterator[str]:
     layer = None if phase.layer < 0 else phase.layer
     for matrix in phase.matrices:
         yield from (f"{matrix.role}: {fault}" for fault in _matrix(plan, matrix, layer))
-    yield from KINDS[phase.kind].faults(plan, phase)
+    yield from kinds()[phase.kind].faults(plan, phase)
 
 
 def _matrix(plan: Plan, matrix: Matrix, layer: int | None) -> Iterator[str]:
@@ -112,16 +112,17 @@ def _share(plan: Plan, share: Share, total: int, scope: Scope) -> Iterator[str]:
 
 
 def _units(plan: Plan, phase: Phase) -> Iterator[str]:
-    count = KINDS[phase.kind].units
+    count = kinds()[phase.kind].units
     if (phase.units is None) != (count is None):
-        yield f"expected units in {_names(x for x in KINDS if KINDS[x].units is not None)} only"
+        with_units = (name for name, kind in kinds().items() if kind.units is not None)
+        yield f"expected units in {_names(with_units)} only"
     elif phase.units is not None and count is not None:
         yield from _share(plan, phase.units, count(plan, phase.layer), Scope.GROUP)
 
 
 def _touches(plan: Plan, phase: Phase) -> Iterator[str]:
     """Check that a phase declares what its kind cannot do without."""
-    touches = KINDS[phase.kind].touches(plan, phase.layer)
+    touches = kinds()[phase.kind].touches(plan, phase.layer)
     reads, writes = touches.reads, touches.writes
     if phase.update is not None:
         reads += (phase.update.module,) * len(_update_reads(phase.update))
@@ -146,7 +147,7 @@ def _lanes(plan: Plan, phase: Phase, access: Access) -> Scope:
         if update is None or update.reduce.delay is None or access in phase.writes:
             return Scope.GROUP
         return Scope.ALL if access.layer == update.layer - update.reduce.delay else Scope.GROUP
-    wide = KINDS[phase.kind].touches(plan, phase.layer).wide
+    wide = kinds()[phase.kind].touches(plan, phase.layer).wide
     return Scope.ALL if access.buffer in wide else Scope.GROUP
 
 
@@ -165,7 +166,7 @@ def _updates(plan: Plan) -> Iterator[str]:
     for phase in plan.phases:
         update = phase.update
         found = None if update is None else (update.module, update.layer)
-        if found != KINDS[phase.kind].update(plan, phase.layer):
+        if found != kinds()[phase.kind].update(plan, phase.layer):
             yield f"{phase.name}: the wrong update of the residual streams: {update}"
         elif update is not None:
             rule = plan.config.modules[update.layer][OUTPUTS.index(update.module)].reduce

@@ -11,13 +11,14 @@ from monolane.reference._choose import (
     log_probabilities,
     mask_bits,
 )
-from monolane.reference._delta import convolve, part_gates, step_states
+from monolane.reference._computation import Computation
 from monolane.reference._executor import ReferenceExecutor
-from monolane.reference._experts import choose_experts
+from monolane.reference._layer_pass import LayerPass
 from monolane.reference._model import ReferenceModel
 from monolane.reference._noise import gumbel_noise, philox
 from monolane.reference._operations import (
     GATES,
+    Floats,
     attend,
     cap_logits,
     gelu_tanh,
@@ -35,14 +36,15 @@ from monolane.reference._rounding import find_rounding
 __all__ = [
     "GATES",
     "Cache",
+    "Computation",
+    "Floats",
+    "LayerPass",
     "ReferenceExecutor",
     "ReferenceModel",
     "allowed_tokens",
     "attend",
     "cap_logits",
     "choose",
-    "choose_experts",
-    "convolve",
     "count_seen",
     "find_rounding",
     "gelu_tanh",
@@ -51,7 +53,6 @@ __all__ = [
     "linear",
     "log_probabilities",
     "mask_bits",
-    "part_gates",
     "penalised",
     "philox",
     "reduce",
@@ -60,5 +61,4 @@ __all__ = [
     "sigmoid",
     "silu",
     "softmax",
-    "step_states",
 ]

@@ -1,4 +1,4 @@
-"""Keys and values of one sequence, and the states of its layers with a gated delta rule.
+"""Keys and values of one sequence, and the states of its layers.
 
 Windowed layers keep all of their keys: obvious beats small here. States are those behind the last
 token alone, so a sequence with states goes back to its beginning or not at all.
@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import RequestError
-from monolane.model import Attention, Delta, ModelConfig
+from monolane.model import Attention, ModelConfig
+from monolane.reference._computation import find_computation
 from monolane.reference._operations import Floats
 from monolane.reference._rounding import Rounding, find_rounding
 
@@ -25,8 +26,8 @@ class Cache:
         self.stale = False  # the states are not of the positions that were restored last
         # Of the layers that have some: keys and values, or latents, each [L, capacity, K, h].
         self._lists: dict[int, list[Floats]] = {}
-        # Of each layer the states [U, k, v], and the channels' last inputs [C - 1, c].
-        self._states: dict[int, tuple[Floats, Floats]] = {}
+        # Of the layers that have some: what their operations keep in a fixed size.
+        self._states: dict[int, list[Floats]] = {}
         self._rounded: dict[int, Rounding] = {}
         for i in range(config.num_layers):
             if (x := config.find(i, Attention)) is not None:
@@ -34,10 +35,10 @@ class Cache:
                 shape = (config.num_lanes, capacity, heads, x.cached_width)
                 self._lists[i] = [np.zeros(shape, np.float32) for _ in range(x.cached_lists)]
                 self._rounded[i] = find_rounding(cache_dtype, x.cached_width)
-            if (rule := config.find(i, Delta)) is not None:
-                state = np.zeros((rule.value_heads, rule.key, rule.value), np.float32)
-                inputs = np.zeros((rule.kernel - 1, rule.channels), np.float32)
-                self._states[i] = (state, inputs)
+            for module in config.modules[i]:
+                shapes = find_computation(module.operation).state(module.operation)
+                if shapes:
+                    self._states[i] = [np.zeros(shape, np.float32) for shape in shapes]
 
     def append(self, layer: int, *new_LTKh: Floats) -> tuple[Floats, ...]:
         """Write a pass's keys and values behind the filled part; return all up to and with them.
@@ -50,15 +51,9 @@ class Cache:
             cached[:, self.length : end] = self._rounded[layer](new)
         return tuple(cached[:, :end] for cached in self._lists[layer])
 
-    def state(self, layer: int) -> tuple[Floats, Floats]:
-        """Return a layer's states [U, k, v] and its channels' last inputs [C - 1, c]."""
+    def state(self, layer: int) -> list[Floats]:
+        """Return what a layer's operation keeps, which it overwrites once a pass."""
         return self._states[layer]
-
-    def set_state(self, layer: int, state_Ukv: Floats, inputs_Xc: Floats) -> None:
-        """Hold the states behind a pass's last token, and the inputs up to and with its own."""
-        state, inputs = self._states[layer]
-        state[:] = state_Ukv
-        inputs[:] = inputs_Xc[len(inputs_Xc) - len(inputs) :]
 
     @property
     def nbytes(self) -> int:
@@ -69,7 +64,7 @@ class Cache:
         return [cached for lists in self._lists.values() for cached in lists]
 
     def _kept(self) -> list[Floats]:
-        return [array for both in self._states.values() for array in both]
+        return [array for each in self._states.values() for array in each]
 
     def advance(self, count: int) -> None:
         """Count the tokens of a finished pass as filled."""
@@ -112,7 +107,7 @@ class Cache:
         if self._states and 0 < length < self.length:
             raise RequestError(
                 f"length: expected 0 or {self.length}, the tokens that the states of this model's "
-                f"layers with a gated delta rule are of, got {length}"
+                f"layers are of, got {length}"
             )
         if length == 0:
             for array in self._kept():

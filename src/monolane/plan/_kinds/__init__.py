@@ -1,31 +1,40 @@
-"""The kinds of phases, a file for each few that belong together, and their order in a pass.
+"""The kinds of phases: those outside the layers are here, those of a layer in operations' folders.
 
-To add a kind: its name in _phase.py, its file here, and its place in the lists below. All that the
-builder, the checker, the costs and the interpreter know of it is in that file.
+To add a kind: its name in _phase.py, and what is known of it in its operation's ``plan``, whose
+PARTS are in the order of a pass.
 """
 
 from collections.abc import Mapping
+from functools import cache
+from itertools import chain
 
-from monolane.plan._kinds import attend, choose, delta, embed, experts, head, latent, mlp, out, qkv
-from monolane.plan._kinds.kind import Kind, Part
+from monolane.ops import Operation, modules
+from monolane.plan._kind import Kind, Part
+from monolane.plan._kinds import choose, embed, head
 from monolane.plan._phase import PhaseKind
 
-FIRST = (embed.PART,)
-# Of each layer; some are there in place of others.
-LAYER = (
-    qkv.PART,
-    latent.PART,
-    attend.PART,
-    latent.VALUES,
-    out.PART,
-    delta.PART,
-    mlp.PART,
-    experts.PART,
-)
-LAST = (head.PART, choose.PART)
-PARTS: tuple[Part, ...] = (*FIRST, *LAYER, *LAST)
-KINDS: Mapping[PhaseKind, Kind] = {
-    kind: part.kinds[kind] for kind in PhaseKind for part in PARTS if kind in part.kinds
-}
+FIRST: tuple[Part, ...] = (embed.PART,)
+LAST: tuple[Part, ...] = (head.PART, choose.PART)
 
-__all__ = ["FIRST", "KINDS", "LAST", "LAYER", "PARTS", "Kind", "Part"]
+
+@cache
+def _layer_parts() -> tuple[tuple[Part, ...], ...]:
+    """Return the parts of each operation. Only when asked: their files import this package."""
+    return tuple(module.PARTS for module in modules("plan"))
+
+
+def parts_of(operation: Operation) -> tuple[Part, ...]:
+    """Return the parts of which a layer's operation may have phases, in their order."""
+    return next(
+        (parts for parts in _layer_parts() if isinstance(operation, parts[0].operation)), ()
+    )
+
+
+@cache
+def kinds() -> Mapping[PhaseKind, Kind]:
+    """Return every kind of phase by its name."""
+    parts = (*FIRST, *chain(*_layer_parts()), *LAST)
+    return {kind: part.kinds[kind] for kind in PhaseKind for part in parts if kind in part.kinds}
+
+
+__all__ = ["FIRST", "LAST", "Kind", "Part", "kinds", "parts_of"]

@@ -5,7 +5,7 @@ from monolane.ops import Buffer
 from monolane.plan._builder import Builder, shared
 from monolane.plan._device import Choice
 from monolane.plan._interpreter_worker import Worker
-from monolane.plan._kinds.kind import Kind, Part, Touches
+from monolane.plan._kind import Kind, Part, Touches
 from monolane.plan._phase import Phase, PhaseKind
 from monolane.plan._plan import Plan
 

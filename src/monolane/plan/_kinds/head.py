@@ -7,7 +7,7 @@ from monolane.ops import Buffer
 from monolane.plan._builder import Builder, own, shared
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker, cut
-from monolane.plan._kinds.kind import Kind, Part, Touches
+from monolane.plan._kind import Kind, Part, Touches
 from monolane.plan._phase import OUTPUTS, Matrix, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, choose_align, split

@@ -1,4 +1,4 @@
-"""The gated delta rule, token by token, as model/_delta.py defines it.
+"""The gated delta rule, token by token, as spec.py defines it.
 
 Shape legend: T tokens, c channels, C tokens of the kernel, G key heads, U value heads, k width of a
 query and a key, v of a value.
@@ -6,8 +6,8 @@ query and a key, v of a value.
 
 import numpy as np
 
-from monolane.model import Delta
-from monolane.reference._operations import Floats, sigmoid, silu
+from monolane.ops import Delta, Role
+from monolane.reference import Computation, Floats, LayerPass, linear, rms_norm, sigmoid, silu
 
 # Of the lengths by which queries and keys are divided, squared.
 _EPS = np.float32(1e-6)
@@ -64,3 +64,27 @@ def step_states(
 def _unit(x: Floats) -> Floats:
     length: Floats = np.sqrt((x * x).sum(axis=-1, keepdims=True) + _EPS)
     return x / length
+
+
+def _run(delta: Delta, p: LayerPass, x_1TD: Floats) -> Floats:
+    """Take the steps of all tokens, one after the other."""
+    new_Tc, z_TX = (linear(x_1TD, p.weights[role])[0] for role in (Role.DELTA_QKV, Role.DELTA_Z))
+    b_TU, a_TU = part_gates(linear(x_1TD, p.weights[Role.DELTA_GATES])[0], delta)
+    state, inputs = p.cache.state(p.layer)
+    inputs_Xc = np.concatenate([inputs, new_Tc])
+    channels_Tc = convolve(inputs_Xc, p.weights[Role.DELTA_CONV][0, :, 0])
+    gates = b_TU, a_TU, p.weights[Role.DELTA_DECAY][0], p.weights[Role.DELTA_STEP][0]
+    said_TUv, state[:] = step_states(channels_Tc, *gates, state, delta)
+    inputs[:] = inputs_Xc[len(inputs_Xc) - len(inputs) :]
+    normed_TUv = rms_norm(said_TUv, p.weights[Role.DELTA_NORM], p.config.norm_eps)
+    heads_1TX = normed_TUv.reshape(1, *z_TX.shape) * silu(z_TX)
+    return linear(heads_1TX, p.weights[Role.DELTA_OUT])
+
+
+def _state(delta: Delta) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the states [U, k, v] and of the channels' last inputs [C - 1, c]."""
+    states = (delta.value_heads, delta.key, delta.value)
+    return states, (delta.kernel - 1, delta.channels)
+
+
+COMPUTATION = Computation(Delta, _run, _state)

@@ -5,11 +5,19 @@ Where attention has a gate, what is merged is multiplied by its sigmoids.
 
 from monolane.model import Attention, ModelConfig, Role
 from monolane.ops import Buffer
-from monolane.plan._builder import Builder, own
-from monolane.plan._interpreter_worker import Worker
-from monolane.plan._kinds.kind import Kind, Part, Touches, says
-from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
-from monolane.plan._plan import Plan
+from monolane.plan.parts import (
+    OUTPUTS,
+    Builder,
+    Kind,
+    Part,
+    Phase,
+    PhaseKind,
+    Plan,
+    Touches,
+    Worker,
+    own,
+    says,
+)
 from monolane.reference import sigmoid
 
 

@@ -5,13 +5,21 @@ import numpy.typing as npt
 
 from monolane.model import Attention, ModelConfig
 from monolane.ops import Buffer
-from monolane.plan._builder import Builder, own
-from monolane.plan._interpreter_memory import Floats
-from monolane.plan._interpreter_worker import Worker
-from monolane.plan._kinds.kind import Kind, Part, Touches
-from monolane.plan._phase import Phase, PhaseKind
-from monolane.plan._plan import Plan
-from monolane.plan._split import Scope, Share, split
+from monolane.plan.parts import (
+    Builder,
+    Floats,
+    Kind,
+    Part,
+    Phase,
+    PhaseKind,
+    Plan,
+    Scope,
+    Share,
+    Touches,
+    Worker,
+    own,
+    split,
+)
 
 
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:

@@ -11,15 +11,25 @@ import numpy.typing as npt
 
 from monolane.model import Experts, ModelConfig, Role
 from monolane.ops import Buffer
-from monolane.plan._builder import Builder, own
-from monolane.plan._interpreter_memory import Floats
-from monolane.plan._interpreter_worker import Worker
-from monolane.plan._kinds.kind import Kind, Part, Touches, joins_before, says
-from monolane.plan._kinds.mlp import check_pairs
-from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
-from monolane.plan._plan import Plan
-from monolane.plan._split import Share
-from monolane.reference import GATES, choose_experts, linear, sigmoid
+from monolane.ops.experts.reference import choose_experts
+from monolane.plan.parts import (
+    OUTPUTS,
+    Builder,
+    Floats,
+    Kind,
+    Part,
+    Phase,
+    PhaseKind,
+    Plan,
+    Share,
+    Touches,
+    Worker,
+    check_pairs,
+    joins_before,
+    own,
+    says,
+)
+from monolane.reference import GATES, linear, sigmoid
 
 _BIASES = {
     Role.EXPERT_GATE: Role.EXPERT_GATE_BIAS,
@@ -102,7 +112,7 @@ def _gate_up(worker: Worker, phase: Phase) -> None:
     experts = _mixture(config, phase.layer)
     logits = worker.read(Buffer.ROUTED, (0, slice(worker.width)))
     correction = worker.run.layers[phase.layer].get(Role.ROUTER_CORRECTION)
-    worker.choice = choose_experts(logits, experts, correction)
+    worker.notes["choice"] = choose_experts(logits, experts, correction)
     x, gates = worker.read_stream(phase)[0], GATES[config.activation]
     for _, rows in worker.pieces(phase.matrices[0]):
         whole = np.zeros((worker.width, experts.chosen, len(range(rows.start, rows.stop))))
@@ -119,7 +129,7 @@ def _gate_up(worker: Worker, phase: Phase) -> None:
             worker.store(Buffer.HIDDEN, (0,), where, hidden[:, place])
     gate = worker.run.layers[phase.layer].get(Role.SHARED_EXPERT_GATE)
     if gate is not None:
-        worker.shared_weight = sigmoid(linear(x[None], gate[:, None])[0])
+        worker.notes["shared_weight"] = sigmoid(linear(x[None], gate[:, None])[0])
     for lane, rows in worker.pieces(phase.matrices[2]) if experts.shared else ():
         left, right = (
             worker.product(phase.layer, matrix, lane, rows, x) for matrix in phase.matrices[2:]
@@ -140,10 +150,10 @@ def _down(worker: Worker, phase: Phase) -> None:
         for expert, tokens, places in _chosen(worker):
             read = hidden[tokens, places]
             made = _product(worker, phase.layer, matrix.role, expert, rows, read)
-            y[tokens] += worker.choice[tokens, expert][:, None] * made
+            y[tokens] += worker.notes["choice"][tokens, expert][:, None] * made
         for every in shared:  # with the same rows
             made = worker.product(phase.layer, every, lane, rows, both[:, own_columns:])
-            y += worker.shared_weight * made
+            y += worker.notes.get("shared_weight", np.float32(1)) * made
         worker.store(phase.writes[0].buffer, (phase.writes[0].slot, lane), rows, y)
 
 
@@ -157,14 +167,14 @@ def _chosen(
     worker: Worker,
 ) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
     """Yield each chosen expert, its tokens, and its place among the experts of each."""
-    places = np.cumsum(worker.choice > 0, axis=-1) - 1
-    for expert in range(worker.choice.shape[-1]):
-        tokens = np.flatnonzero(worker.choice[:, expert])
+    places = np.cumsum(worker.notes["choice"] > 0, axis=-1) - 1
+    for expert in range(worker.notes["choice"].shape[-1]):
+        tokens = np.flatnonzero(worker.notes["choice"][:, expert])
         if tokens.size:
             yield expert, tokens, places[tokens, expert]
 
 
-PART = Part(
+_PART = Part(
     operation=Experts,
     kinds={
         PhaseKind.ROUTE: Kind(
@@ -190,3 +200,4 @@ PART = Part(
     order=_order,
     share_out=_share_out,
 )
+PARTS = (_PART,)

@@ -10,14 +10,26 @@ import numpy as np
 
 from monolane.model import Delta, ModelConfig, Role
 from monolane.ops import Buffer
-from monolane.plan._builder import Builder, own
-from monolane.plan._interpreter_memory import Floats
-from monolane.plan._interpreter_worker import Worker
-from monolane.plan._kinds.kind import Kind, Part, Touches, joins_before, says
-from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
-from monolane.plan._plan import Plan
-from monolane.plan._split import Scope, Share, split
-from monolane.reference import convolve, part_gates, rms_norm, silu, step_states
+from monolane.ops.delta.reference import convolve, part_gates, step_states
+from monolane.plan.parts import (
+    OUTPUTS,
+    Builder,
+    Floats,
+    Kind,
+    Part,
+    Phase,
+    PhaseKind,
+    Plan,
+    Scope,
+    Share,
+    Touches,
+    Worker,
+    joins_before,
+    own,
+    says,
+    split,
+)
+from monolane.reference import rms_norm, silu
 
 _IN = (Role.DELTA_QKV, Role.DELTA_Z, Role.DELTA_GATES)
 
@@ -141,7 +153,7 @@ def _out(worker: Worker, phase: Phase) -> None:
         worker.store(phase.writes[0].buffer, (phase.writes[0].slot, lane), rows, y)
 
 
-PART = Part(
+_PART = Part(
     operation=Delta,
     kinds={
         PhaseKind.DELTA_IN: Kind(
@@ -168,3 +180,4 @@ PART = Part(
     order=_order,
     share_out=_share_out,
 )
+PARTS = (_PART,)

@@ -11,12 +11,21 @@ import numpy as np
 
 from monolane.model import Attention, Latent, ModelConfig, Role
 from monolane.ops import Buffer
-from monolane.plan._builder import Builder, own
-from monolane.plan._interpreter_worker import Worker
-from monolane.plan._kinds.kind import Kind, Part, Touches, joins_before
-from monolane.plan._phase import Phase, PhaseKind
-from monolane.plan._plan import Plan
-from monolane.plan._split import Scope, Share, split
+from monolane.plan.parts import (
+    Builder,
+    Kind,
+    Part,
+    Phase,
+    PhaseKind,
+    Plan,
+    Scope,
+    Share,
+    Touches,
+    Worker,
+    joins_before,
+    own,
+    split,
+)
 from monolane.reference import rms_norm
 
 
@@ -105,11 +114,11 @@ def _check_heads(plan: Plan, phase: Phase) -> Iterator[str]:
 
 
 def _latent(worker: Worker, phase: Phase) -> None:
-    worker.normed = worker.read_stream(phase)[0]
+    worker.notes["normed"] = worker.read_stream(phase)[0]
     before = 0
     for matrix in phase.matrices:
         for lane, rows in worker.pieces(matrix):
-            y = worker.product(phase.layer, matrix, lane, rows, worker.normed)
+            y = worker.product(phase.layer, matrix, lane, rows, worker.notes["normed"])
             where = slice(before + rows.start, before + rows.stop)
             worker.store(Buffer.LATENTS, (0,), where, y)
         before += matrix.rows
@@ -128,7 +137,7 @@ def _expand(worker: Worker, phase: Phase) -> None:
         line = np.concatenate([l_TR, worker.turned(phase.layer, t_Tr[:, None])[:, 0]], axis=-1)
         region, whole = (phase.layer, 0, 0, new), (slice(None), 0)
         worker.write(Buffer.KEY_VALUE, region, whole, line)
-    made_of = worker.normed
+    made_of = worker.notes["normed"]
     if queries:
         made_of = rms_norm(both[None, :, :queries], weights[Role.Q_NORM], latent.norm_eps)[0]
     query, up = phase.matrices

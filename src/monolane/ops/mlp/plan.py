@@ -1,15 +1,24 @@
 """GATE_UP and DOWN: a dense MLP."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from monolane.model import Mlp, ModelConfig, Role
 from monolane.ops import Buffer
-from monolane.plan._builder import Builder, own
-from monolane.plan._interpreter_worker import Worker
-from monolane.plan._kinds.kind import Kind, Part, Touches, joins_before, says
-from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
-from monolane.plan._plan import Plan
-from monolane.plan._split import Share
+from monolane.plan.parts import (
+    OUTPUTS,
+    Builder,
+    Kind,
+    Part,
+    Phase,
+    PhaseKind,
+    Share,
+    Touches,
+    Worker,
+    check_pairs,
+    joins_before,
+    own,
+    says,
+)
 from monolane.reference import GATES
 
 
@@ -37,17 +46,6 @@ def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
     return {Role.GATE: gate, Role.UP: gate, Role.DOWN: builder.share(Role.DOWN, layer)}
 
 
-def check_pairs(plan: Plan, phase: Phase) -> Iterator[str]:
-    """Yield what is wrong with the shares of matrices that are gate and up by turns."""
-    del plan
-    for gate, up in zip(phase.matrices[::2], phase.matrices[1::2], strict=True):
-        if gate.share != up.share:
-            yield (
-                "expected gate and up to be shared out alike: each row of up is multiplied by "
-                "gate's"
-            )
-
-
 def _gate_up(worker: Worker, phase: Phase) -> None:
     read = worker.read_stream(phase)
     gates = GATES[worker.plan.config.activation]
@@ -68,7 +66,7 @@ def _down(worker: Worker, phase: Phase) -> None:
         worker.store(phase.writes[0].buffer, (phase.writes[0].slot, lane), rows, y)
 
 
-PART = Part(
+_PART = Part(
     operation=Mlp,
     kinds={
         PhaseKind.GATE_UP: Kind(
@@ -88,3 +86,4 @@ PART = Part(
     order=_order,
     share_out=_share_out,
 )
+PARTS = (_PART,)

@@ -7,13 +7,23 @@ import numpy as np
 
 from monolane.model import Attention, ModelConfig, QkNorm, Role
 from monolane.ops import Buffer
-from monolane.plan._builder import Builder, own
-from monolane.plan._interpreter_memory import Floats
-from monolane.plan._interpreter_worker import Worker, cut
-from monolane.plan._kinds.kind import Kind, Part, Touches, joins_before
-from monolane.plan._phase import Phase, PhaseKind
-from monolane.plan._plan import Plan
-from monolane.plan._split import Scope, Share, split
+from monolane.plan.parts import (
+    Builder,
+    Floats,
+    Kind,
+    Part,
+    Phase,
+    PhaseKind,
+    Plan,
+    Scope,
+    Share,
+    Touches,
+    Worker,
+    cut,
+    joins_before,
+    own,
+    split,
+)
 from monolane.reference import rms_norm
 
 _ROLES = (Role.Q, Role.K, Role.V)

@@ -85,3 +85,14 @@ def says(operation: type) -> Callable[[Plan, int], Buffer]:
         )
 
     return found
+
+
+def check_pairs(plan: Plan, phase: Phase) -> Iterator[str]:
+    """Yield what is wrong with the shares of matrices that are gate and up by turns."""
+    del plan
+    for gate, up in zip(phase.matrices[::2], phase.matrices[1::2], strict=True):
+        if gate.share != up.share:
+            yield (
+                "expected gate and up to be shared out alike: each row of up is multiplied by "
+                "gate's"
+            )

@@ -1,0 +1,88 @@
+"""A mixture of experts, as its definition: a router's choice, and what is made of it.
+
+Shape legend: T tokens, E experts, D hidden, X inner width of an expert.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane.ops import Experts, Role
+from monolane.reference import GATES, Computation, Floats, LayerPass, linear, sigmoid, softmax
+
+
+def choose_experts(
+    logits_TE: Floats, experts: Experts, correction_E: Floats | None = None
+) -> Floats:
+    """Return the weight of each expert for each token, [T, E]: 0 where it is not chosen.
+
+    What is chosen is told in spec.py. The largest logits, or scores with their
+    ``correction_E``; of equal ones the lowest index: a stable sort keeps their order.
+    """
+    by_sigmoid = experts.scores == "sigmoid"
+    scores_TE = sigmoid(logits_TE) if by_sigmoid else softmax(logits_TE)
+    ranked_TE = scores_TE if by_sigmoid else logits_TE
+    if correction_E is not None:
+        ranked_TE = ranked_TE + correction_E
+    if experts.chosen_groups < experts.groups:
+        ranked_TE = np.where(_in_chosen_groups(ranked_TE, experts), ranked_TE, -np.inf)
+    chosen = _largest(ranked_TE, experts.chosen)
+    weights = np.take_along_axis(scores_TE, chosen, axis=-1)
+    if experts.normalised:
+        # Sigmoids may all be zero. Beside other sums this is none, in float32.
+        weights = weights / (weights.sum(axis=-1, keepdims=True) + np.float32(1e-20))
+    found = np.zeros_like(logits_TE)
+    np.put_along_axis(found, chosen, weights * np.float32(experts.scale), axis=-1)
+    return found
+
+
+def _in_chosen_groups(ranked_TE: Floats, experts: Experts) -> npt.NDArray[np.bool_]:
+    """Tell of each expert whether its group is one of the chosen ones: [T, E]."""
+    grouped = ranked_TE.reshape(len(ranked_TE), experts.groups, -1)
+    best = -np.sort(-grouped, axis=-1)[..., : experts.group_best]
+    groups = np.zeros(grouped.shape[:2], np.bool_)
+    np.put_along_axis(groups, _largest(best.sum(axis=-1), experts.chosen_groups), True, axis=-1)
+    return np.repeat(groups, grouped.shape[-1], axis=-1)
+
+
+def _largest(x: Floats, count: int) -> npt.NDArray[np.int64]:
+    """Return where the largest of the last axis are, of equal ones the first."""
+    return np.argsort(-x, axis=-1, kind="stable")[..., :count]
+
+
+def _run(experts: Experts, p: LayerPass, x_1TD: Floats) -> Floats:
+    """Add up what each token's experts make of it, in their order, then what all share."""
+    logits_TE = linear(x_1TD, p.weights[Role.ROUTER])[0]
+    logits_TE += p.weights.get(Role.ROUTER_BIAS, np.float32(0))
+    weights_TE = choose_experts(logits_TE, experts, p.weights.get(Role.ROUTER_CORRECTION))
+    y_1TD = np.zeros_like(x_1TD)
+    for expert, weights_T in enumerate(weights_TE.T):
+        mine = np.flatnonzero(weights_T)
+        if mine.size:
+            made = _expert(experts, p, expert, x_1TD[:, mine])
+            y_1TD[:, mine] += weights_T[mine, None] * made
+    return y_1TD + _shared(experts, p, x_1TD) if experts.shared else y_1TD
+
+
+def _expert(experts: Experts, p: LayerPass, expert: int, x_1TD: Floats) -> Floats:
+    """Return what one expert makes of its tokens."""
+
+    def product(y_1TX: Floats, role: Role, bias: Role) -> Floats:
+        made = linear(y_1TX, p.experts[role][expert])
+        return made + p.weights[bias][0, expert] if bias in p.weights else made
+
+    gate = product(x_1TD, Role.EXPERT_GATE, Role.EXPERT_GATE_BIAS)
+    up = product(x_1TD, Role.EXPERT_UP, Role.EXPERT_UP_BIAS)
+    hidden = GATES[experts.activation](gate, up)
+    return product(hidden, Role.EXPERT_DOWN, Role.EXPERT_DOWN_BIAS)
+
+
+def _shared(experts: Experts, p: LayerPass, x_1TD: Floats) -> Floats:
+    """Return what the MLP of all tokens makes of them."""
+    gate, up = (linear(x_1TD, p.weights[role]) for role in (Role.SHARED_GATE, Role.SHARED_UP))
+    made_1TD = linear(GATES[experts.activation](gate, up), p.weights[Role.SHARED_DOWN])
+    if (gate_1D := p.weights.get(Role.SHARED_EXPERT_GATE)) is not None:
+        made_1TD *= sigmoid(linear(x_1TD, gate_1D[:, None]))
+    return made_1TD
+
+
+COMPUTATION = Computation(Experts, _run)

@@ -1,0 +1,37 @@
+"""How operations are computed: each in the ``reference.py`` of its folder."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from monolane.ops import Operation, modules
+from monolane.reference._operations import Floats
+
+if TYPE_CHECKING:
+    from monolane.reference._layer_pass import LayerPass
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """How an operation is computed: what of the normed stream [L, T, D] joins the stream."""
+
+    operation: type[Operation]
+    # Given the operation's sizes, the layer's pass and what it reads.
+    run: Callable[[Any, "LayerPass", Floats], Floats]
+    # The shapes of what a sequence keeps of it beside cached rows, which begins as zeros.
+    state: Callable[[Any], tuple[tuple[int, ...], ...]] = lambda _: ()
+
+
+@cache
+def _computations() -> dict[type[Operation], Computation]:
+    found = (module.COMPUTATION for module in modules("reference"))
+    return {computation.operation: computation for computation in found}
+
+
+def find_computation(operation: Operation) -> Computation:
+    """Return how an operation is computed; TypeError if nobody computes it here."""
+    found = _computations().get(type(operation))
+    if found is None:
+        raise TypeError(f"reference: computes no {type(operation).__name__}")
+    return found

@@ -1,0 +1,41 @@
+"""What an operation reads of its model while a pass goes through one layer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from monolane.model import LayerRotary, ModelConfig, Role
+from monolane.reference._cache import Cache
+from monolane.reference._operations import Floats, rms_norm, rotate
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPass:
+    """One layer in one pass of T tokens."""
+
+    config: ModelConfig
+    layer: int
+    weights: Mapping[Role, Floats]  # float32, shaped as executors see them
+    experts: Mapping[Role, Sequence[Floats]]  # of each role one for each expert
+    cache: Cache
+    token_ids: npt.NDArray[np.int64]  # [T]
+
+    def norm(self, x: Floats, scale: Floats, eps: float | None = None) -> Floats:
+        """Norm with a scale as files have it; ``eps`` is by default the config's."""
+        offset = np.float32(self.config.norm_offset)
+        return rms_norm(x, scale + offset, self.config.norm_eps if eps is None else eps)
+
+    def turn(self, x_LTHh: Floats, which: LayerRotary) -> Floats:
+        """Turn heads, or the first numbers of each, by their tokens' positions."""
+        if which == "none":
+            return x_LTHh
+        rotary = self.config.rotary if which == "main" else self.config.local_rotary
+        assert rotary is not None
+        dim, first = self.config.rotary_dim(which), self.cache.length
+        positions_T = np.arange(first, first + x_LTHh.shape[1])
+        x_LTHr, rest = np.split(x_LTHh, [dim], axis=-1)
+        frequencies = rotary.frequencies(dim)
+        turned = rotate(x_LTHr, positions_T, frequencies, rotary.style, rotary.amplitude)
+        return np.concatenate([turned, rest], axis=-1)
