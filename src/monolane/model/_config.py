@@ -21,11 +21,13 @@ from monolane.ops import (
     Attention,
     Delta,
     Experts,
+    Kind,
     Latent,
     LayerRotary,
     Mlp,
     Operation,
     QkNorm,
+    operations,
 )
 
 # Deeper than any published decoder; bounds what a hostile config.json can make us allocate.
@@ -71,6 +73,15 @@ def feature(default: Any) -> Any:
     return field(default=default, metadata={"feature": True})
 
 
+def _given(module: str | Operation) -> bool:
+    """Tell whether a layer's module is an operation with its sizes, and no name."""
+    return isinstance(module, Operation)
+
+
+def _module_names(modules: tuple[str | Operation, ...]) -> str:
+    return ", ".join(type(x).__name__ if _given(x) else str(x) for x in modules)
+
+
 class Head(StrEnum):
     """How the lanes' streams become logits."""
 
@@ -94,8 +105,9 @@ class LayerConfig:
     delta: bool = False  # in place of attention a gated delta rule, the config's ``delta``
     # Its modules in their order, where they are not the two that this says: what stands in place of
     # attention, then the MLP or what stands in its place. The first joins the streams by
-    # ``attention_reduce``, the second by ``mlp_reduce``.
-    modules: tuple[ModuleName, ...] = ()
+    # ``attention_reduce``, the second by ``mlp_reduce``. A name asks for the config's own sizes;
+    # any other operation is given with its sizes.
+    modules: tuple[ModuleName | Operation, ...] = ()
     # Sizes of this layer's own; None: the config's.
     num_heads: int | None = None
     num_kv_heads: int | None = None
@@ -216,8 +228,8 @@ class ModelConfig:
 
     def find(self, layer: int, kind: type[Found]) -> Found | None:
         """Return a layer's operation of that kind, if it has one."""
-        operations = (module.operation for module in self.modules[layer])
-        return next((x for x in operations if isinstance(x, kind)), None)
+        found = (module.operation for module in self.modules[layer])
+        return next((x for x in found if isinstance(x, kind)), None)
 
     def _modules(self, layer: LayerConfig) -> tuple[Module, ...]:
         head_dim = layer.head_dim or self.head_dim
@@ -238,17 +250,18 @@ class ModelConfig:
         inner = layer.intermediate_size or self.intermediate_size
         activation, experts = self.activation, self.experts
         usual = ("delta" if layer.delta else "attention", "experts" if layer.experts else "mlp")
-        operations: dict[str, Operation | None] = {
+        named: dict[str, Operation | None] = {
             "attention": attention,
             "delta": self.delta,
             "mlp": Mlp(inner=inner, activation=activation),
             "experts": None if experts is None else replace(experts, activation=activation),
         }
         rules = (layer.attention_reduce, layer.mlp_reduce)
-        named = zip((operations[name] for name in layer.modules or usual), rules, strict=False)
+        listed = layer.modules or usual
+        found = (named[x] if isinstance(x, str) else x for x in listed)
         return tuple(
             Module(operation, rule, self.residual_scale)
-            for operation, rule in named
+            for operation, rule in zip(found, rules, strict=False)
             if operation is not None
         )
 
@@ -290,7 +303,10 @@ class ModelConfig:
         So executors that lack a new feature need no change, and none of them ignores it. What an
         executor computes is a field, ``"qk_norm"``, or one value of it, ``"qk_norm=head"``.
         """
+        known = {f"operations.{x.__name__}" for x in operations() if executor in x.computed_by}
         for name, value in self._features().items():
+            if name in known:
+                continue
             if name not in computed and f"{name}={value}" not in computed:
                 raise BackendError(
                     f"{name}: the {executor} backend does not compute it yet ({value}), and this "
@@ -307,9 +323,12 @@ class ModelConfig:
         if turned:
             found["layers.rotary"] = ", ".join(turned)
         own = {f"{name} {value}" for layer in self.layers for name, value in layer.sizes.items()}
-        listed = {layer.modules for layer in self.layers if layer.modules}
+        listed = {_module_names(layer.modules) for layer in self.layers if layer.modules}
         if listed:
-            found["layers.modules"] = "; ".join(sorted(", ".join(each) for each in listed))
+            found["layers.modules"] = "; ".join(sorted(listed))
+        given = {type(x).__name__ for layer in self.layers for x in layer.modules if _given(x)}
+        for name in sorted(given):
+            found[f"operations.{name}"] = name
         if own:
             found["layers.sizes"] = ", ".join(sorted(own))
         rotaries = [x for x in (self.rotary, self.local_rotary) if x is not None]
@@ -477,15 +496,22 @@ class ModelConfig:
         named, known = layer.modules, ("attention", "delta", "mlp", "experts")
         if not named:
             return
-        if len(named) > 2 or len(set(named)) < len(named) or not set(named) <= set(known):
+        names = [x for x in named if not _given(x)]
+        if len(named) > 2 or len(set(named)) < len(named) or not set(names) <= set(known):
             raise ConfigError(
-                f"layer {i}: modules: expected one or two of {', '.join(known)}, got {named}"
+                f"layer {i}: modules: expected one or two of {', '.join(known)}, or of other "
+                f"operations with their sizes, got {named}"
+            )
+        if self.num_lanes > 1 and len(names) < len(named):
+            raise ConfigError(
+                f"layer {i}: modules: expected one lane with {_module_names(named)}, got "
+                f"{self.num_lanes}"
             )
         for name in ("delta", "experts"):
             if getattr(layer, name) != (name in named):
                 raise ConfigError(
                     f"layer {i}: {name}: expected {name in named}, as its modules are "
-                    f"{', '.join(named)}, got {getattr(layer, name)}"
+                    f"{_module_names(named)}, got {getattr(layer, name)}"
                 )
 
     def _check_turned(self, which: LayerRotary) -> None:
@@ -553,6 +579,9 @@ class ModelConfig:
                     columns += [("experts.inner", x.inner), ("experts.shared", x.shared)]
                 case Mlp():
                     columns.append(("intermediate_size / lanes", x.inner // lanes))
+                case _:
+                    shapes = x.tensors(self.hidden_size, lanes).items()
+                    columns += [(y, shape[-1]) for y, shape in shapes if y.kind is Kind.MATRIX]
         for name, value in columns:
             if value % group:
                 raise ConfigError(

@@ -54,6 +54,8 @@ class Operation(ABC):
     """
 
     __slots__ = ()
+    # Executors that compute it; the others refuse a model that has it.
+    computed_by: ClassVar[tuple[str, ...]] = ("reference", "interpreter", "cpu")
     # How native executors read its sizes: fields of PlanModule, and their structs.
     structs: ClassVar[Mapping[str, Struct]]
     # The enums in these, by their names in C++: members in the order of their codes.
