@@ -47,7 +47,8 @@ PLACES = {
     "plan": (600, 4, RUNS),
     "sources": (400, 4, RUNS),
     "executor_api": (175, 5, LEAF),
-    "model": (600, 5, LEAF),
+    "model": (600, 5, RUNS),
+    "ops": (600, 6, LEAF),
     "text": (940, 5, LEAF),
 }
 # Points that an arrow passes on its way, between boxes: (x, y in rows).
@@ -110,7 +111,7 @@ def packages() -> str:
     drawn.append(_box(bar, "cli", ["one file per command; may import every package"], ANY))
     for name, box in boxes.items():
         drawn.append(_box(box, name, _print(*table[name]), PLACES[name][2]))
-    foot = _top(6) - 26
+    foot = _top(7) - 26
     for x, colours, what in (
         (20, RUNS, "runs a model"),
         (150, TRAINS, "makes a model"),

@@ -241,7 +241,7 @@ def matrix_formats(
         else STORED[checkpoint[spec.name].dtype].name
         for spec in tensor_specs(config)
         for role in (*JOINED.get(spec.role, (spec.role,)), spec.also)
-        if role.kind is Kind.MATRIX
+        if role is not None and role.kind is Kind.MATRIX
     }
     if config.tie_embeddings:
         floats = config.quantization.keeps_floats

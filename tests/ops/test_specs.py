@@ -1,0 +1,249 @@
+"""What each operation says of itself, written out: no number of a spec can change unseen.
+
+Sizes are odd and unequal, so that no two of them can be mistaken for each other.
+"""
+
+from typing import Any
+
+import pytest
+
+from monolane.ops import (
+    Attention,
+    Delta,
+    Experts,
+    Latent,
+    Mlp,
+    Operation,
+    QkNorm,
+    Role,
+    Room,
+    State,
+    operations,
+)
+
+ONE = Room(lanes=1, width=5, context=40, workers=3, group_lanes=1)
+TWO = Room(lanes=2, width=5, context=40, workers=3, group_lanes=1)
+HIDDEN = 10
+ATTENTION: dict[str, Any] = {
+    "heads": 8,
+    "kv_heads": 4,
+    "head_dim": 6,
+    "window": 7,
+    "rotary": "local",
+    "qk_norm": QkNorm.ALL,
+    "bias": True,
+    "out_bias": True,
+    "sinks": True,
+    "gate": False,
+    "scale": 0.5,
+    "latent": None,
+}
+PLAIN: dict[str, Any] = {"bias": False, "out_bias": False, "sinks": False}
+GATED = {**PLAIN, "qk_norm": QkNorm.HEAD, "gate": True, "window": None, "rotary": "none"}
+LATENT = {**PLAIN, "heads": 3, "kv_heads": 3, "head_dim": 11, "qk_norm": None, "rotary": "main"}
+SIZES = Latent(rank=10, query_rank=9, plain=7, turned=4, value=5)
+SIGMOID: dict[str, Any] = {"scores": "sigmoid", "corrected": True, "groups": 3, "group_best": 2}
+SHARED: dict[str, Any] = {"shared": 13, "shared_expert_gate": True, "scale": 2.5}
+
+CASES: dict[str, tuple[Operation, Room]] = {
+    "attention": (Attention(**ATTENTION), TWO),
+    "gated": (Attention(**ATTENTION | GATED), TWO),
+    "latent": (Attention(**ATTENTION | LATENT | {"latent": SIZES}), ONE),
+    "delta": (Delta(key_heads=2, value_heads=6, key=5, value=7, kernel=4), ONE),
+    "experts": (
+        Experts(
+            6,
+            2,
+            11,
+            normalised=True,
+            biases=True,
+            chosen_groups=2,
+            activation="clamped_swiglu",
+            **SIGMOID,
+            **SHARED,
+        ),
+        ONE,
+    ),
+    "mlp": (Mlp(inner=14, activation="gelu_tanh"), TWO),
+}
+TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
+    "attention": {
+        "q": (2, 24, 10),
+        "k": (2, 12, 10),
+        "v": (2, 12, 10),
+        "q_bias": (2, 24),
+        "k_bias": (2, 12),
+        "v_bias": (2, 12),
+        "q_norm": (1, 48),
+        "k_norm": (1, 24),
+        "sinks": (2, 4),
+        "o": (2, 10, 24),
+        "o_bias": (1, 10),
+    },
+    "gated": {
+        "q": (2, 48, 10),
+        "k": (2, 12, 10),
+        "v": (2, 12, 10),
+        "q_norm": (1, 6),
+        "k_norm": (1, 6),
+        "o": (2, 10, 24),
+    },
+    "latent": {
+        "q_down": (1, 9, 10),
+        "kv_down": (1, 14, 10),
+        "q": (1, 33, 9),
+        "q_norm": (1, 9),
+        "k_norm": (1, 10),
+        "k_up": (3, 10, 7),
+        "v_up": (3, 5, 10),
+        "kv_up": (1, 36, 10),
+        "o": (1, 10, 15),
+    },
+    "delta": {
+        "delta_qkv": (1, 62, 10),
+        "delta_z": (1, 42, 10),
+        "delta_in": (1, 104, 10),
+        "delta_gates": (1, 12, 10),
+        "delta_conv": (1, 62, 1, 4),
+        "delta_decay": (1, 6),
+        "delta_step": (1, 6),
+        "delta_norm": (1, 7),
+        "delta_out": (1, 10, 42),
+    },
+    "experts": {
+        "router": (1, 6, 10),
+        "router_bias": (1, 6),
+        "router_correction": (1, 6),
+        "expert_gate": (1, 11, 10),
+        "expert_up": (1, 11, 10),
+        "expert_down": (1, 10, 11),
+        "expert_gate_bias": (1, 6, 11),
+        "expert_up_bias": (1, 6, 11),
+        "expert_down_bias": (1, 6, 10),
+        "shared_gate": (1, 13, 10),
+        "shared_up": (1, 13, 10),
+        "shared_down": (1, 10, 13),
+        "shared_expert_gate": (1, 10),
+    },
+    "mlp": {"gate": (2, 7, 10), "up": (2, 7, 10), "down": (2, 10, 7)},
+}
+BUFFERS: dict[str, dict[str, tuple[int, ...]]] = {
+    "attention": {
+        "QUERY": (2, 5, 24),
+        "KEY_VALUE": (2, 2, 40, 2, 6),
+        "ATTENTION": (2, 3, 5, 4, 8),
+        "UNNORMED": (2, 5, 36),
+    },
+    "gated": {
+        "QUERY": (2, 5, 24),
+        "KEY_VALUE": (2, 2, 40, 2, 6),
+        "ATTENTION": (2, 3, 5, 4, 8),
+        "QUERY_GATE": (2, 5, 24),
+    },
+    "latent": {
+        "QUERY": (1, 5, 42),
+        "KEY_VALUE": (1, 1, 40, 1, 14),
+        "ATTENTION": (1, 3, 5, 3, 16),
+        "LATENTS": (1, 5, 23),
+        "HEADS": (1, 5, 15),
+    },
+    "delta": {"MIXED": (1, 5, 116), "HEADS": (1, 5, 42), "STATE": (2, 198)},
+    "experts": {"ROUTED": (1, 5, 6), "HIDDEN": (1, 5, 35)},
+    "mlp": {"HIDDEN": (2, 5, 7)},
+}
+STATES = {"delta": State(parts=2, numbers=105, inputs=37, before=3)}
+NATIVE: dict[str, dict[str, dict[str, Any]]] = {
+    "attention": {
+        "attention": {
+            "heads": 8,
+            "kv_heads": 4,
+            "head_dim": 6,
+            "splits": 3,
+            "window": 7,
+            "rotary": 1,
+            "gate": 0,
+            "qk_norm": 2,
+            "scale": 0.5,
+        }
+    },
+    "gated": {
+        "attention": {
+            "heads": 8,
+            "kv_heads": 4,
+            "head_dim": 6,
+            "splits": 3,
+            "window": 0,
+            "rotary": -1,
+            "gate": 1,
+            "qk_norm": 1,
+            "scale": 0.5,
+        }
+    },
+    "latent": {
+        "attention": {
+            "heads": 3,
+            "kv_heads": 1,
+            "head_dim": 14,
+            "splits": 3,
+            "window": 7,
+            "rotary": 0,
+            "gate": 0,
+            "qk_norm": 0,
+            "scale": 0.5,
+        },
+        "latent": {"rank": 10, "query_rank": 9, "norm_eps": 1e-6},
+    },
+    "delta": {"delta": {"key_heads": 2, "value_heads": 6, "key": 5, "value": 7, "kernel": 4}},
+    "experts": {
+        "experts": {
+            "count": 6,
+            "chosen": 2,
+            "inner": 11,
+            "shared": 13,
+            "activation": 2,
+            "scores": 1,
+            "normalised": 1,
+            "groups": 3,
+            "chosen_groups": 2,
+            "group_best": 2,
+            "scale": 2.5,
+        }
+    },
+    "mlp": {"mlp": {"inner": 14, "activation": 1}},
+}
+PARAMETERS = {
+    "attention": 1626,
+    "gated": 1932,
+    "latent": 1056,
+    "delta": 1847,
+    "experts": 2644,
+    "mlp": 420,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_number_of_a_spec(name: str) -> None:
+    operation, room = CASES[name]
+    tensors = operation.tensors(HIDDEN, room.lanes)
+    assert {str(role): shape for role, shape in tensors.items()} == TENSORS[name]
+    assert list(tensors) == [Role(role) for role in TENSORS[name]], "the order of a pass"
+    buffers = operation.buffers(room).items()
+    assert {x.name: shape for x, shape in buffers if 0 not in shape} == BUFFERS[name]
+    assert operation.state() == STATES.get(name)
+    assert operation.native(room) == NATIVE[name]
+    assert operation.parameters(HIDDEN) == PARAMETERS[name]
+
+
+def test_every_operation_is_written_out() -> None:
+    assert {type(operation) for operation, _ in CASES.values()} == set(operations())
+
+
+@pytest.mark.parametrize("operation", operations())
+def test_native_structs_are_whole(operation: type[Operation]) -> None:
+    """Each field of a struct is filled in by an operation that has it."""
+    filled: dict[str, set[str]] = {}
+    for x, room in CASES.values():
+        for name, values in x.native(room).items() if type(x) is operation else ():
+            filled.setdefault(name, set()).update(values)
+    wanted = {name: {x.name for x in struct.fields} for name, struct in operation.structs.items()}
+    assert filled == wanted
