@@ -13,6 +13,7 @@ from monolane.model import (
     Delta,
     Experts,
     Head,
+    Latent,
     LayerConfig,
     ModelConfig,
     Reduce,
@@ -69,12 +70,26 @@ TURNED = config_of(
     norm_after=True,
 )
 
+# As Kimi Linear has them: gated delta rules, and latent attention.
+BESIDE_LATENT = config_of(
+    layer("delta", "mlp"),
+    layer("attention", "mlp"),
+    layer("delta", "experts"),
+    delta=Delta(key_heads=2, value_heads=4, key=16, value=8, kernel=4),
+    experts=Experts(6, 2, 32, normalised=True),
+    latent=Latent(rank=32, query_rank=None, plain=16, turned=8, value=16),
+    num_kv_heads=4,
+    head_dim=24,
+)
+
 
 def executor_of(weights: Weights, workers: int, dtype: str) -> CpuExecutor:
     return CpuExecutor(weights, context=600, slots=3, workers=workers, dtype=dtype)
 
 
-@pytest.mark.parametrize("config", [SINGLE, TURNED], ids=["single", "turned round"])
+@pytest.mark.parametrize(
+    "config", [SINGLE, TURNED, BESIDE_LATENT], ids=["single", "turned round", "beside latent"]
+)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_logits_are_the_reference_s(config: ModelConfig, workers: int) -> None:
     weights = weights_of(config)

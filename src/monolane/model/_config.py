@@ -429,11 +429,6 @@ class ModelConfig:
                 f"delta: expected one lane, got {self.num_lanes}: states are not dealt out to "
                 "lanes yet"
             )
-        if self.latent is not None:
-            raise ConfigError(
-                "delta: expected None in a model whose attention is latent, which no executor "
-                f"has beside it, got {self.delta}"
-            )
         for i, layer in enumerate(self.layers):
             if layer.delta and layer.window is not None:
                 raise ConfigError(
