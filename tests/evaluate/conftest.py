@@ -28,20 +28,27 @@ def problems() -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def guard() -> Guard:
-    """A guard with short limits; skips where scorer or namespaces are missing."""
+def scorer() -> None:
+    """Skips where there is no scorer."""
+    if find_spec("evalplus") is None:
+        pytest.skip("needs evalplus: pip install 'monolane[eval]'")
+
+
+@pytest.fixture(scope="session")
+def guard(scorer: None) -> Guard:
+    """A guard with short limits; skips where it is not permitted."""
     # An endless loop costs these 2 s; a machine that stands still must not fail sound code.
     return permitted(Guard(Limits(seconds=240, least_seconds=2.0)))
 
 
 @pytest.fixture(scope="session", params=["bubblewrap", "namespaces"])
-def full_guard(request: pytest.FixtureRequest) -> Guard:
+def full_guard(scorer: None, request: pytest.FixtureRequest) -> Guard:
     """A guard of each maker."""
     return permitted(Guard(Limits(seconds=240, least_seconds=2.0), maker=request.param))
 
 
 @pytest.fixture(scope="session", params=["bubblewrap", "namespaces", "weak"])
-def any_guard(request: pytest.FixtureRequest) -> Guard:
+def any_guard(scorer: None, request: pytest.FixtureRequest) -> Guard:
     """A guard of each maker, and a weak one."""
     limits = Limits(seconds=240, least_seconds=2.0)
     if request.param == "weak":
@@ -51,8 +58,6 @@ def any_guard(request: pytest.FixtureRequest) -> Guard:
 
 def permitted(guard: Guard) -> Guard:
     """Return the guard if it can be used here, else skip."""
-    if find_spec("evalplus") is None:
-        pytest.skip("needs evalplus: pip install 'monolane[eval]'")
     if guard.maker == "bubblewrap" and shutil.which("bwrap") is None:
         pytest.skip("needs bubblewrap: apt-get install bubblewrap")
     if reason := guard.refusal():

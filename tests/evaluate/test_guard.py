@@ -16,6 +16,7 @@ import pytest
 
 from monolane.errors import BackendError
 from monolane.evaluate import Guard, Limits
+from monolane.evaluate._evalplus.guard import _found_maker
 
 # The scorer compares with what this returns: "held", which a sample returns if the guard held.
 PROBLEM: dict[str, Any] = {
@@ -148,6 +149,49 @@ def test_a_hostile_sample_is_contained(
     assert verdict["base"] == "pass", verdict  # what it did there may be in its way later
 
 
+# As the benchmark's own solution, from which EvalPlus takes nothing away; what it raises is told.
+VIEW = """
+import os, resource, sys
+def f():
+    kinds = ("AS", "CORE", "CPU", "FSIZE", "NOFILE", "NPROC")
+    mine = {path.split("/")[1] for path in (sys.prefix, sys.base_prefix, *sys.path) if path}
+    system = {"bin", "dev", "etc", "lib", "lib64", "sbin", "tmp", "usr"}
+    found = {
+        "folders": sorted(set(os.listdir("/")) - mine - system),
+        "devices": sorted(os.listdir("/dev")),
+        "variables": sorted(os.environ),
+        "limits": [resource.getrlimit(getattr(resource, "RLIMIT_" + kind)) for kind in kinds],
+        "users": len({*os.getresuid(), *os.getresgid()}),
+        "groups": [group for group in os.getgroups() if group != 65534],
+        "processes": (os.getpid(), os.getppid(), os.getsid(0)),
+        "folder": os.getcwd(),
+    }
+    wanted = {
+        "folders": [],
+        "devices": ["null", "random", "shm", "urandom", "zero"],
+        "variables": [
+            "HOME", "LANG", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PATH",
+            "TMPDIR",
+        ],
+        "limits": [(n, n) for n in (4 << 30, 0, 240, 64 << 20, 128, 32)],
+        "users": 1,
+        "groups": [],
+        "processes": (1, 0, 0),
+        "folder": "/tmp",
+    }
+    different = {key: found[key] for key in wanted if found[key] != wanted[key]}
+    if different:
+        raise ValueError(str(different))
+    return "held"
+"""
+
+
+def test_each_maker_shows_the_same(full_guard: Guard) -> None:
+    problem = PROBLEM | {"canonical_solution": VIEW}
+    verdict = full_guard.score("humaneval", problem, "def f():\n    return 'held'\n", False)
+    assert verdict["plus"] == "pass"
+
+
 FORGED = """
 import os
 def f():
@@ -246,6 +290,25 @@ def test_a_scorer_that_cannot_start_is_an_error_and_no_score(
     monkeypatch.setattr("monolane.evaluate._evalplus.guard._OURS", Path("/nowhere"))
     with pytest.raises(BackendError, match="scorer failed"):
         guard.score("humaneval", PROBLEM, "def f():\n    return 'held'\n", sanitize=False)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_without_a_bwrap_that_works_our_own_code_makes_the_jail(
+    guard: Guard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, broken: bool
+) -> None:
+    if broken:
+        (tmp_path / "bwrap").write_text("#!/bin/sh\necho no namespaces >&2\nexit 1\n")
+        (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    _found_maker.cache_clear()
+    try:
+        assert guard.describe() == "namespaces of our own and few system calls"
+        verdict = guard.score("humaneval", PROBLEM, "def f():\n    return 'held'\n", False)
+    finally:
+        _found_maker.cache_clear()
+    assert verdict["plus"] == "pass"
+    reason = Guard(maker="bubblewrap").refusal()
+    assert ("no namespaces" if broken else "No such file") in reason
 
 
 def test_the_weak_guard_refuses_sockets_and_says_what_it_is(guard: Guard) -> None:

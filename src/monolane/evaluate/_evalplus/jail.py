@@ -73,8 +73,8 @@ def places(*more: str) -> list[str]:
 def start_bubblewrap(program: str) -> None:
     """Become bwrap, which runs this file again in its jail; OSError if there is no such program.
 
-    It keeps a right for what it cannot do itself: a limit on how many files there are. Root keeps
-    those to become another user, as with namespaces of our own, and for the same reason.
+    ``settle`` has rights left for what bwrap cannot do: limit how many files there are, and, as
+    root, become another user, for the reason that ``unshare`` gives.
     """
     here, rights = str(Path(__file__).parent), ["CAP_SYS_ADMIN"]
     words = ["--unshare-ipc", "--unshare-net", "--unshare-pid", "--unshare-uts"]
@@ -89,10 +89,10 @@ def start_bubblewrap(program: str) -> None:
     above = {str(folder) for path in shown for folder in Path(path).parents}
     words += [word for folder in sorted(above - {"/"}) for word in ("--dir", folder)]
     for path in shown:
-        link = Path(path).is_symlink()
-        words += (
-            ["--symlink", str(Path(path).readlink()), path] if link else ["--ro-bind", path, path]
-        )
+        if Path(path).is_symlink():
+            words += ["--symlink", str(Path(path).readlink()), path]
+        else:
+            words += ["--ro-bind", path, path]
     words += [word for folder in ("/dev", *_SCRATCH) for word in ("--dir", folder)]
     words += [word for device in _DEVICES for word in ("--dev-bind", device, device)]
     inside = ["inside", str(os.getpid()), str(_counted(os.geteuid() != 0))]
@@ -291,6 +291,7 @@ def main() -> None:
             os.environ["TMPDIR"] = job["root"]
         else:
             if way == "inside":
+                os.environ.pop("PWD", None)  # which bwrap adds
                 number, counted = map(int, more)
                 settle(job["limits"], os.geteuid() != 0, number, counted)
             else:
