@@ -222,11 +222,7 @@ def settle(limits: dict[str, int], own_user: bool, number: int, counted: int) ->
     os.chdir("/tmp")
     limit(limits, counted)
     drop_rights(own_user, number)
-    _die_with_parent()  # another user, or another program, has to say so again
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # which becoming another user takes back
 
 
 def enter(root: str, limits: dict[str, int]) -> None:
@@ -267,7 +263,6 @@ def main() -> None:
 
     A job without a problem asks only whether this machine lets itself be left.
     """
-    _die_with_parent()
     way, *more = sys.argv[1:]
     if way == "bubblewrap":
         start_bubblewrap(*more)
