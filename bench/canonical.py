@@ -16,7 +16,16 @@ from typing import Any
 from _document import publish
 from _program import run_script
 
-from monolane.evaluate import Answer, EvalOptions, Question, Subject, Task, evaluate, make_tasks
+from monolane.evaluate import (
+    Answer,
+    EvalOptions,
+    Guard,
+    Question,
+    Subject,
+    Task,
+    evaluate,
+    make_tasks,
+)
 from monolane.measure import Record
 
 
@@ -59,7 +68,8 @@ def main() -> None:
         sys.stderr.write(f"{name}: {done} of {total}\n")
 
     report = evaluate(Canonical(tasks), tasks, options.work, progress)
-    records = [_record(task, options.work) for task in report["tasks"]]
+    guard = Guard().describe()
+    records = [_record(task, options.work) | {"guard": guard} for task in report["tasks"]]
     publish(records, "canonical", options.out, timed=False)
 
 

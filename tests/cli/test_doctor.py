@@ -10,8 +10,16 @@ from monolane._core import kernels
 from monolane.cli._doctor import Finding, examine
 from monolane.cuda import GpuInfo, Lack, Machine
 from monolane.errors import MissingExtraError
+from monolane.evaluate import Guard
 
 H200 = GpuInfo("NVIDIA H200", (9, 0), 132, 227 << 10, 0, 141 << 30)
+
+
+@pytest.fixture(autouse=True)
+def _a_guard_that_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tests/evaluate tries it, in processes."""
+    monkeypatch.setattr(Guard, "refusal", lambda _: "")
+    monkeypatch.setattr(Guard, "describe", lambda _: "bubblewrap 0.8.0")
 
 
 def findings(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> list[Finding]:
@@ -91,3 +99,13 @@ def test_a_cache_that_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONOLANE_CACHE", "")
     broken = [x.name for x in examine() if x.state == "broken"]
     assert broken == ["MONOLANE_CACHE"]
+
+
+def test_what_shuts_generated_code_in_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = (x for x in examine() if x.name == "code guard")
+    assert (found.section, found.state, found.value) == ("optional", "ok", "bubblewrap 0.8.0")
+    monkeypatch.setattr(Guard, "refusal", lambda _: "unshare: Operation not permitted")
+    (found,) = (x for x in examine() if x.name == "code guard")
+    assert (found.section, found.state) == ("optional", "missing")
+    assert "unshare" in found.value
+    assert "--weak-guard" in found.mend

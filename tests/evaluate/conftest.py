@@ -1,12 +1,12 @@
 """The copied problems, and a guard that skips where none is permitted."""
 
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from monolane.errors import BackendError
 from monolane.evaluate import Guard, Limits
 from monolane.evaluate._evalplus.problems import HUMANEVAL, MBPP, find_problems
 
@@ -21,14 +21,38 @@ def problems() -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def guard(problems: dict[str, dict[str, Any]]) -> Guard:
-    """A guard with short limits; skips where scorer or namespaces are missing."""
+def scorer() -> None:
+    """Skips where there is no scorer."""
     if find_spec("evalplus") is None:
         pytest.skip("needs evalplus: pip install 'monolane[eval]'")
+
+
+@pytest.fixture(scope="session")
+def guard(scorer: None) -> Guard:
+    """A guard with short limits; skips where it is not permitted."""
     # An endless loop costs these 2 s; a machine that stands still must not fail sound code.
-    made = Guard(Limits(seconds=240, least_seconds=2.0))
-    try:
-        made.score("humaneval", problems["HumanEval/53"], "pass", sanitize=False)
-    except BackendError as error:
-        pytest.skip(f"needs namespaces: {error}")
-    return made
+    return permitted(Guard(Limits(seconds=240, least_seconds=2.0)))
+
+
+@pytest.fixture(scope="session", params=["bubblewrap", "namespaces"])
+def full_guard(scorer: None, request: pytest.FixtureRequest) -> Guard:
+    """A guard of each maker."""
+    return permitted(Guard(Limits(seconds=240, least_seconds=2.0), maker=request.param))
+
+
+@pytest.fixture(scope="session", params=["bubblewrap", "namespaces", "weak"])
+def any_guard(scorer: None, request: pytest.FixtureRequest) -> Guard:
+    """A guard of each maker, and a weak one."""
+    limits = Limits(seconds=240, least_seconds=2.0)
+    if request.param == "weak":
+        return permitted(Guard(limits, "weak"))
+    return permitted(Guard(limits, maker=request.param))
+
+
+def permitted(guard: Guard) -> Guard:
+    """Return the guard if it can be used here, else skip."""
+    if guard.maker == "bubblewrap" and shutil.which("bwrap") is None:
+        pytest.skip("needs bubblewrap: apt-get install bubblewrap")
+    if reason := guard.refusal():
+        pytest.skip(f"this machine refuses the guard: {reason}")
+    return guard

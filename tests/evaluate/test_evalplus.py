@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from monolane.errors import DataError
-from monolane.evaluate import EvalOptions, Guard
+from monolane.evaluate import EvalOptions, Guard, make_tasks
 from monolane.evaluate._evalplus.block import target_function
 from monolane.evaluate._evalplus.problems import HUMANEVAL, MBPP, find_problems
 from monolane.evaluate._evalplus.task import ask, pass_at
@@ -116,6 +116,17 @@ def test_data_is_told_apart_by_its_ids(tmp_path: Path) -> None:
         find_problems(HUMANEVAL, [plain])
     with pytest.raises(DataError, match="forbids"):
         find_problems(HUMANEVAL, [])
+
+
+def test_the_report_names_what_shut_code_in(guard: Guard) -> None:
+    for each in (guard, Guard(strength="weak"), Guard(maker="namespaces")):
+        options = EvalOptions(tasks=("humaneval+",), data=(PROBLEMS,), guard=each)
+        (task,) = make_tasks(options)
+        assert f"What shut generated code in: {each.describe()}." in task.notes()
+    assert "no namespaces" in Guard(strength="weak").describe()
+    assert "of our own" in Guard(maker="namespaces").describe()
+    made_by = "bubblewrap" if Guard(maker="bubblewrap").refusal() == "" else "namespaces"
+    assert guard.describe().startswith(made_by)
 
 
 def test_a_chat_is_asked_and_a_base_model_goes_on(problems: dict[str, dict[str, Any]]) -> None:

@@ -4,6 +4,11 @@ A sample passes only if it saw the guard at work, so each of these tests fails w
 """
 
 import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +16,7 @@ import pytest
 
 from monolane.errors import BackendError
 from monolane.evaluate import Guard, Limits
+from monolane.evaluate._evalplus.guard import _found_maker
 
 # The scorer compares with what this returns: "held", which a sample returns if the guard held.
 PROBLEM: dict[str, Any] = {
@@ -48,10 +54,21 @@ def f():
         return "held" if written <= 64 << 20 else written
     return "1 GB"
 """,
+    "many_files": """
+import io
+def f():
+    try:
+        for i in range(9000):
+            io.open(f"/tmp/{i}", "w").close()
+    except OSError:
+        return "held" if i <= 4096 else i
+    return "9,000 files"
+""",
     "write_elsewhere": """
 import io, sys
 def f():
-    for place in ("/usr/x", sys.prefix + "/x", "/x/y", "/etc/x", "/home/x"):
+    places = ["/", "/usr/", sys.prefix + "/", "/x/", "/etc/", "/home/", "/dev/", "/root/"]
+    for place in [place + "x" for place in places] + [sys.executable, "HERE"]:
         try:
             io.open(place, "w").close()
             return place
@@ -119,7 +136,7 @@ def f():
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_sample_is_contained(
-    guard: Guard, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    full_guard: Guard, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import socket
 
@@ -128,8 +145,51 @@ def test_a_hostile_sample_is_contained(
         code = HOSTILE[name].replace("PORT", str(server.getsockname()[1]))
         (tmp_path / "secret").write_text("x")
         code = code.replace("HERE", str(tmp_path / "secret"))
-        verdict = guard.score("humaneval", PROBLEM, code, sanitize=False)
+        verdict = full_guard.score("humaneval", PROBLEM, code, sanitize=False)
     assert verdict["base"] == "pass", verdict  # what it did there may be in its way later
+
+
+# As the benchmark's own solution, from which EvalPlus takes nothing away; what it raises is told.
+VIEW = """
+import os, resource, sys
+def f():
+    kinds = ("AS", "CORE", "CPU", "FSIZE", "NOFILE", "NPROC")
+    mine = {path.split("/")[1] for path in (sys.prefix, sys.base_prefix, *sys.path) if path}
+    system = {"bin", "dev", "etc", "lib", "lib64", "sbin", "tmp", "usr"}
+    found = {
+        "folders": sorted(set(os.listdir("/")) - mine - system),
+        "devices": sorted(os.listdir("/dev")),
+        "variables": sorted(os.environ),
+        "limits": [resource.getrlimit(getattr(resource, "RLIMIT_" + kind)) for kind in kinds],
+        "users": len({*os.getresuid(), *os.getresgid()}),
+        "groups": [group for group in os.getgroups() if group != 65534],
+        "processes": (os.getpid(), os.getppid(), os.getsid(0)),
+        "folder": os.getcwd(),
+    }
+    wanted = {
+        "folders": [],
+        "devices": ["null", "random", "shm", "urandom", "zero"],
+        "variables": [
+            "HOME", "LANG", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PATH",
+            "TMPDIR",
+        ],
+        "limits": [(n, n) for n in (4 << 30, 0, 240, 64 << 20, 128, 32)],
+        "users": 1,
+        "groups": [],
+        "processes": (1, 0, 0),
+        "folder": "/tmp",
+    }
+    different = {key: found[key] for key in wanted if found[key] != wanted[key]}
+    if different:
+        raise ValueError(str(different))
+    return "held"
+"""
+
+
+def test_each_maker_shows_the_same(full_guard: Guard) -> None:
+    problem = PROBLEM | {"canonical_solution": VIEW}
+    verdict = full_guard.score("humaneval", problem, "def f():\n    return 'held'\n", False)
+    assert verdict["plus"] == "pass"
 
 
 FORGED = """
@@ -158,32 +218,70 @@ def f():
     ids=["exit", "system_exit", "loop", "kill_itself", "forged_verdict", "brackets", "zero"],
 )
 @pytest.mark.parametrize("sanitize", [False, True])
-def test_what_only_pretends_fails(guard: Guard, code: str, sanitize: bool) -> None:
-    verdict = guard.score("humaneval", PROBLEM, code, sanitize)
+def test_what_only_pretends_fails(any_guard: Guard, code: str, sanitize: bool) -> None:
+    verdict = any_guard.score("humaneval", PROBLEM, code, sanitize)
     assert verdict["base"] != "pass"
     assert verdict["plus"] != "pass"
 
 
-def test_nothing_is_left_of_a_sample_that_is_not_over_in_time(guard: Guard) -> None:
-    short = Guard(Limits(seconds=6, least_seconds=60))
-    mark = f"monolane-test-{os.getpid()}"
-    code = f"import time\ndef f():\n    '{mark}'\n    time.sleep(300)\n"
-    verdict = short.score("humaneval", PROBLEM, code, sanitize=False)
-    assert verdict["reason"] == "not over after 6 s"
-    left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if b"jail.py" in _read(p)]
-    assert not [p for p in left if _parent(p) in (1, os.getpid())]
+# It starts a process in a session of its own, which starts another, and all wait.
+WAITS = """
+import ctypes, time
+def f():
+    libc = ctypes.CDLL(None)
+    if libc.fork() == 0:
+        libc.setsid()
+        libc.fork()
+    time.sleep(300)
+"""
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+def test_nothing_is_left_of_a_sample_that_is_not_over_in_time(full_guard: Guard) -> None:
+    short = Guard(Limits(seconds=6, least_seconds=60), maker=full_guard.maker)
+    with ThreadPoolExecutor(1) as pool:
+        verdict = pool.submit(short.score, "humaneval", PROBLEM, WAITS, False)
+        found: set[int] = set()
+        while not verdict.done():
+            found |= _started_by(os.getpid())
+            time.sleep(0.01)
+    assert verdict.result()["reason"] == "not over after 6 s"
+    assert len(found) >= 2  # at least bwrap, or who waits for the scorer, and the scorer
+    _wait_for_the_end(found)
 
 
-def _parent(path: Path) -> int:
-    text = _read(path.with_name("stat")).decode()
-    return int(text.rpartition(")")[2].split()[1]) if text else -1
+def test_nothing_is_left_of_a_sample_whose_evaluation_is_killed(full_guard: Guard) -> None:
+    code = (
+        "from monolane.evaluate import Guard, Limits\n"
+        f"guard = Guard(Limits(least_seconds=100), maker={full_guard.maker!r})\n"
+        f"guard.score('humaneval', {PROBLEM!r}, {WAITS!r}, False)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    found: set[int] = set()
+    while len(found) < 5:  # the outer process, the scorer, the sample, and two of the sample's
+        assert process.poll() is None
+        found = _started_by(process.pid)
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    _wait_for_the_end(found)
+
+
+def _started_by(pid: int) -> set[int]:
+    """Return the children of a process, and theirs."""
+    found: set[int] = set()
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                found |= {int(child), *_started_by(int(child))}
+    return found
+
+
+def _wait_for_the_end(found: set[int]) -> None:
+    """Wait until none of them is there; they were killed, and would sleep for minutes."""
+    end = time.monotonic() + 120
+    while left := [pid for pid in found if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < end, left
+        time.sleep(0.01)
 
 
 def test_a_scorer_that_cannot_start_is_an_error_and_no_score(
@@ -192,6 +290,25 @@ def test_a_scorer_that_cannot_start_is_an_error_and_no_score(
     monkeypatch.setattr("monolane.evaluate._evalplus.guard._OURS", Path("/nowhere"))
     with pytest.raises(BackendError, match="scorer failed"):
         guard.score("humaneval", PROBLEM, "def f():\n    return 'held'\n", sanitize=False)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_without_a_bwrap_that_works_our_own_code_makes_the_jail(
+    guard: Guard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, broken: bool
+) -> None:
+    if broken:
+        (tmp_path / "bwrap").write_text("#!/bin/sh\necho no namespaces >&2\nexit 1\n")
+        (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    _found_maker.cache_clear()
+    try:
+        assert guard.describe() == "namespaces of our own and few system calls"
+        verdict = guard.score("humaneval", PROBLEM, "def f():\n    return 'held'\n", False)
+    finally:
+        _found_maker.cache_clear()
+    assert verdict["plus"] == "pass"
+    reason = Guard(maker="bubblewrap").refusal()
+    assert ("no namespaces" if broken else "No such file") in reason
 
 
 def test_the_weak_guard_refuses_sockets_and_says_what_it_is(guard: Guard) -> None:

@@ -1,4 +1,4 @@
-"""What generated code may ask of the kernel, under both guards: samples try, and say how far.
+"""What generated code may ask of the kernel, under each guard: samples try, and say how far.
 
 The secret is a real one of this session, which this process reads. Each sample passes only if the
 call is held; without the filter these tests fail wherever the kernel has the call.
@@ -174,23 +174,17 @@ def key() -> Iterator[int]:
     libc.syscall(_KEYCTL, _UNLINK, number, session)
 
 
-def both(guard: Guard) -> list[Guard]:
-    return [guard, Guard(guard.limits, "weak")]
-
-
 @pytest.mark.parametrize("name", TRIES)
-def test_no_call_reaches_the_user_or_the_kernel(guard: Guard, key: int, name: str) -> None:
+def test_no_call_reaches_the_user_or_the_kernel(any_guard: Guard, key: int, name: str) -> None:
     code = HEAD + TRIES[name].replace("NAME", NAME.decode()).replace("KEY", str(key))
-    for each in both(guard):
-        verdict = each.score("humaneval", PROBLEM, code, sanitize=False)
-        assert (verdict["base"], verdict["plus"]) == ("pass", "pass"), (each.strength, verdict)
+    verdict = any_guard.score("humaneval", PROBLEM, code, sanitize=False)
+    assert (verdict["base"], verdict["plus"]) == ("pass", "pass"), verdict
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_what_programs_need_is_there(guard: Guard, name: str) -> None:
-    for each in both(guard):
-        verdict = each.score("humaneval", PROBLEM, NEEDED[name], sanitize=False)
-        assert (verdict["base"], verdict["plus"]) == ("pass", "pass"), (each.strength, verdict)
+def test_what_programs_need_is_there(any_guard: Guard, name: str) -> None:
+    verdict = any_guard.score("humaneval", PROBLEM, NEEDED[name], sanitize=False)
+    assert (verdict["base"], verdict["plus"]) == ("pass", "pass"), verdict
 
 
 # What EvalPlus takes from a sample, but the filter does not: programs and pools of processes.

@@ -72,6 +72,7 @@ def examine(model: str = "demo", dtype: str = "auto") -> Iterator[Finding]:
     yield from _package()
     yield from _backends(model, dtype)
     yield from _extras()
+    yield _code_guard()
     yield from _caches()
     yield from _variables()
 
@@ -200,6 +201,16 @@ def _extras() -> Iterator[Finding]:
             yield Finding("optional", name, "ok", importlib.metadata.version(name))
 
 
+def _code_guard() -> Finding:
+    from monolane.evaluate import Guard
+
+    guard = Guard()
+    if reason := guard.refusal():
+        value = f"for 'eval' of code: {reason}"
+        return Finding("optional", "code guard", "missing", value, "monolane eval --weak-guard")
+    return Finding("optional", "code guard", "ok", guard.describe())
+
+
 def _caches() -> Iterator[Finding]:
     from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -249,7 +260,7 @@ def _cpu() -> tuple[str, list[str]]:
         "amx_bf16",
         "asimd",
     )
-    name, flags = platform.processor() or platform.machine(), set[str]()
+    name, flags = platform.machine(), set[str]()
     info = Path("/proc/cpuinfo")
     for line in info.read_text().splitlines() if info.is_file() else []:
         key, _, value = (part.strip() for part in line.partition(":"))

@@ -153,7 +153,7 @@ def evaluate(
         bool,
         typer.Option(
             "--weak-guard",
-            help="Run generated code with limits alone, where the machine permits no namespaces.",
+            help="Run generated code with limits and few system calls alone, without namespaces.",
         ),
     ] = False,
     as_json: options.Json = False,
@@ -187,8 +187,8 @@ def evaluate(
     )
     made = make_tasks(wanted)
     if any(task.name in ("humaneval+", "mbpp+") for task in made):
-        how = "with limits alone, as you asked" if weak_guard else "shut in, without network"
-        print_note(f"code that the model writes runs on this machine, {how}")
+        how = wanted.guard.describe()
+        print_note(f"code that the model writes runs on this machine, shut in by {how}")
     command = shlex.join(["monolane", *map(_shown, sys.argv[1:])])
     try:
         with _subject(target, loading) as subject, shown_progress() as progress:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +20,13 @@ from monolane.evaluate._evalplus.turns import Turns, Watch
 # Both: few calls of the kernel, none of them for network or keys, and limits.
 # full: also namespaces, another root folder and another user.
 Strength = Literal["full", "weak"]
+# Who makes namespaces and root folder: bwrap, or jail.py itself.
+Maker = Literal["bubblewrap", "namespaces"]
+_PERMIT = (
+    "namespaces, as root or by user namespaces. Permit them (kernel.unprivileged_userns_clone=1, "
+    "kernel.apparmor_restrict_unprivileged_userns=0; in a container its seccomp profile), or say "
+    "--weak-guard in a machine that you can lose"
+)
 _OURS = Path(__file__).parent
 _LONGEST = 1 << 20  # bytes of a verdict
 # A sample that failed while it waited for a processor is run again, with limits so much longer.
@@ -58,10 +67,31 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Scores samples in guarded processes; ``score`` is safe to call from several threads."""
+    """Scores samples in guarded processes; ``score`` is safe to call from several threads.
+
+    Without a ``maker`` bubblewrap makes the jail where it works; the limits are the same.
+    """
 
     limits: Limits = Limits()
     strength: Strength = "full"
+    maker: Maker | None = None
+
+    def describe(self) -> str:
+        """Return what shuts code in here, in words."""
+        if self.strength == "weak":
+            return "limits and few system calls: no namespaces, as was asked for"
+        if self._maker() == "namespaces":
+            return "namespaces of our own and few system calls"
+        version = subprocess.run([_bwrap(), "--version"], capture_output=True, text=True)
+        return f"{version.stdout.strip()} and few system calls"
+
+    def refusal(self) -> str:
+        """Return why this machine does not permit the guard, or ""."""
+        way = _way(self._maker()) if self.strength == "full" else ("weak",)
+        return _refusal(way)
+
+    def _maker(self) -> Maker:
+        return self.maker or _found_maker()
 
     def score(self, dataset: str, problem: Mapping[str, Any], code: str, sanitize: bool) -> Any:
         """Return {"base", "plus", "code"}, or {"base": "fail", "plus": "fail", "reason"}.
@@ -104,9 +134,7 @@ class Guard:
             verdict, turns = self._run(json.dumps(job).encode(), folder, limits)
         if "jail" in verdict:
             needs = (
-                "namespaces, as root or by user namespaces. Permit them (kernel.unprivileged_"
-                "userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0; in a container "
-                "its seccomp profile), or say --weak-guard in a machine that you can lose"
+                _PERMIT
                 if self.strength == "full"
                 else "seccomp, of Linux on x86-64 or AArch64; run it on such a machine"
             )
@@ -119,15 +147,7 @@ class Guard:
         return verdict, turns
 
     def _run(self, job: bytes, folder: str, limits: Limits) -> tuple[dict[str, Any], Turns]:
-        process = subprocess.Popen(
-            [sys.executable, "-I", str(_OURS / "jail.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=folder,
-            env=_environment(folder),
-            start_new_session=True,
-        )
+        process = _start(_way(self._maker()) if self.strength == "full" else ("weak",), folder)
         watch = Watch(process.pid, 2 if self.strength == "full" else 1)
         try:
             out, err = process.communicate(job, timeout=limits.seconds)
@@ -136,17 +156,58 @@ class Guard:
         finally:
             turns = watch.end()
             _end(process)
-        return self._read(out, err, process.returncode), turns
+        return _read(out, err, process.returncode), turns
 
-    @staticmethod
-    def _read(out: bytes, err: bytes, code: int) -> dict[str, Any]:
-        ready, _, verdict = out[:_LONGEST].rpartition(b"\n")
-        if not verdict and ready != b"ready":
-            return {"error": _last_line(err) or f"it ended with code {code}, before any sample"}
-        if not verdict:
-            return _failed("the sample ended its scorer, or used up its time")
-        found: dict[str, Any] = json.loads(verdict)
-        return found
+
+@cache
+def _found_maker() -> Maker:
+    """Try bwrap once. It also has to find each module compiled: in the jail none is kept."""
+    if shutil.which("bwrap") is None or _refusal(_way("bubblewrap")):
+        return "namespaces"
+    with tempfile.TemporaryDirectory(prefix="monolane-eval-") as folder:
+        _start(("compile",), folder).communicate()
+    return "bubblewrap"
+
+
+def _bwrap() -> str:
+    return shutil.which("bwrap") or "bwrap"
+
+
+def _way(maker: Maker) -> tuple[str, ...]:
+    """Return the first arguments of ``jail.py``."""
+    return (maker, _bwrap()) if maker == "bubblewrap" else (maker,)
+
+
+def _refusal(way: tuple[str, ...]) -> str:
+    """Go into a jail and out of it; return why that failed, or ""."""
+    with tempfile.TemporaryDirectory(prefix="monolane-eval-") as folder:
+        process = _start(way, folder)
+        job = {"root": folder, "limits": asdict(Limits())}
+        out, err = process.communicate(json.dumps(job).encode())
+    verdict = _read(out, err, process.returncode)
+    return str(verdict.get("jail") or verdict.get("error") or "")
+
+
+def _start(way: tuple[str, ...], folder: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-I", str(_OURS / "jail.py"), *way],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder,
+        env=_environment(folder),
+        start_new_session=True,
+    )
+
+
+def _read(out: bytes, err: bytes, code: int) -> dict[str, Any]:
+    ready, _, verdict = out[:_LONGEST].rpartition(b"\n")
+    if not verdict and ready != b"ready":
+        return {"error": _last_line(err) or f"it ended with code {code}, before any sample"}
+    if not verdict:
+        return _failed("the sample ended its scorer, or used up its time")
+    found: dict[str, Any] = json.loads(verdict)
+    return found
 
 
 def _environment(folder: str) -> dict[str, str]:

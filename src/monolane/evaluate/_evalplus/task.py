@@ -135,11 +135,7 @@ class CodeTask(AskedTask):
             )
         if not self._problems.released:
             found.append("The problems are not those of the release, to the bit.")
-        if self._guard.strength == "weak":
-            found.append(
-                "Generated code ran with limits and few system calls: no namespaces, as was asked "
-                "for."
-            )
+        found.append(f"What shut generated code in: {self._guard.describe()}.")
         return tuple(found)
 
 
