@@ -30,9 +30,7 @@ struct Plan {
 
   // How many matrices of that role a phase reads: one, or one for each expert.
   int64_t experts_of(const PlanPhase& phase, WeightRole role) const {
-    const bool of_each = role == WeightRole::kExpertGate || role == WeightRole::kExpertUp ||
-                         role == WeightRole::kExpertDown;
-    return of_each ? module(phase).experts.count : 1;
+    return of_each(role) ? module(phase).experts.count : 1;
   }
 
   // The largest of a number of all modules, 0 without any.

@@ -35,6 +35,8 @@ constexpr int32_t kPlanMaxMatrices = 4;
 constexpr int32_t kPlanRotaries = 2;
 constexpr int32_t kPlanBuffers = 16;
 constexpr int32_t kWeightRoles = 48;
+// Floats of a cache line: pieces of a worker's scratch begin at multiples.
+constexpr int32_t kPlanScratchStep = 16;
 
 enum class PhaseKind : int32_t {
   kEmbed = 0,
@@ -165,6 +167,18 @@ enum class ExpertScores : int32_t {
   kSigmoid = 1,
 };
 
+// Whether a layer has one for each expert.
+constexpr bool of_each(WeightRole role) {
+  switch (role) {
+    case WeightRole::kExpertGate:
+    case WeightRole::kExpertUp:
+    case WeightRole::kExpertDown:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // X(member, name) for each kind of phase.
 #define MONOLANE_PHASE_KINDS(X)    \
   X(kEmbed, embed)                 \
@@ -258,9 +272,10 @@ struct PlanAttention {
   PlanRotary rotary;  // what turns queries and keys; kNone: nothing
   int32_t gate;       // 1: of each head Q has rows of the query, then of a gate
   QkNorm qk_norm;     // what of Q and K is normed, before rotary
+  int32_t at_once;    // tokens whose attention to a chunk of keys is asked for at once
   float scale;        // of the scores
 };
-static_assert(sizeof(PlanAttention) == 36);
+static_assert(sizeof(PlanAttention) == 40);
 static_assert(offsetof(PlanAttention, heads) == 0);
 static_assert(offsetof(PlanAttention, kv_heads) == 4);
 static_assert(offsetof(PlanAttention, head_dim) == 8);
@@ -269,7 +284,8 @@ static_assert(offsetof(PlanAttention, window) == 16);
 static_assert(offsetof(PlanAttention, rotary) == 20);
 static_assert(offsetof(PlanAttention, gate) == 24);
 static_assert(offsetof(PlanAttention, qk_norm) == 28);
-static_assert(offsetof(PlanAttention, scale) == 32);
+static_assert(offsetof(PlanAttention, at_once) == 32);
+static_assert(offsetof(PlanAttention, scale) == 36);
 
 struct PlanLatent {
   int32_t rank;        // R: what of a cached key is its value; 0: values are cached
@@ -330,20 +346,20 @@ static_assert(offsetof(PlanMlp, inner) == 0);
 static_assert(offsetof(PlanMlp, activation) == 4);
 
 struct PlanModule {
-  int32_t layer;            // whose module
-  PlanBuffer output;        // where its outputs go, which join the streams
-  WeightRole norm;          // scale of the norm of what it reads; kNone: none
-  WeightRole post_norm;     // scale of that of what a stream gains; kNone: none
-  float scale;              // of what a stream gains from it, behind that norm
-  int32_t scratch;          // floats that a worker needs of its own for its phases
-  PlanState state;          // what a sequence keeps of it in a fixed size
+  int32_t layer;         // whose module
+  PlanBuffer output;     // where its outputs go, which join the streams
+  WeightRole norm;       // scale of the norm of what it reads; kNone: none
+  WeightRole post_norm;  // scale of that of what a stream gains; kNone: none
+  float scale;           // of what a stream gains from it, behind that norm
+  int32_t scratch;       // floats that a worker needs of its own for its phases
+  PlanState state;       // what a sequence keeps of it in a fixed size
   PlanAttention attention;
   PlanLatent latent;
   PlanDelta delta;
   PlanExperts experts;
   PlanMlp mlp;
 };
-static_assert(sizeof(PlanModule) == 160);
+static_assert(sizeof(PlanModule) == 164);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
@@ -352,10 +368,10 @@ static_assert(offsetof(PlanModule, scale) == 16);
 static_assert(offsetof(PlanModule, scratch) == 20);
 static_assert(offsetof(PlanModule, state) == 24);
 static_assert(offsetof(PlanModule, attention) == 40);
-static_assert(offsetof(PlanModule, latent) == 76);
-static_assert(offsetof(PlanModule, delta) == 88);
-static_assert(offsetof(PlanModule, experts) == 108);
-static_assert(offsetof(PlanModule, mlp) == 152);
+static_assert(offsetof(PlanModule, latent) == 80);
+static_assert(offsetof(PlanModule, delta) == 92);
+static_assert(offsetof(PlanModule, experts) == 112);
+static_assert(offsetof(PlanModule, mlp) == 156);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first

@@ -286,11 +286,8 @@ void bind_executor(nb::module_& m) {
                    [](const BoundExecutor& e) { return e.executor.sequences().cache.rings() > 0; })
       .def_prop_ro(
           "state_bytes",
-          [](const BoundExecutor& e) {
-            const DeltaStates& states = e.executor.sequences().states;
-            return states.any() ? states.saved_bytes(0) : 0;
-          },
-          "Bytes that the states of gated delta rules add to a tail; 0: there are none.")
+          [](const BoundExecutor& e) { return e.executor.sequences().states.bytes_with(0); },
+          "Bytes that states of a fixed size add to a tail; 0: there are none.")
       .def("save", &BoundExecutor::save, "slot"_a, "begin"_a, "end"_a,
            "Return what a slot holds of positions begin .. end - 1: rows, uint8 [U, T, r], and the "
            "tail, of rings and states, or None where there are neither or they are beyond it.")

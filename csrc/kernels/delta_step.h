@@ -1,4 +1,4 @@
-// The arithmetic of a gated delta rule (model/_delta.py) on one token. Sums run over tokens, and
+// The arithmetic of a gated delta rule (ops/delta/spec.py) on one token. Sums run over tokens, and
 // over the rows of a state, in ascending order; nothing else adds up, so that bits depend neither
 // on the instruction set nor on which tokens a pass carries.
 #pragma once

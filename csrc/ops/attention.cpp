@@ -24,9 +24,9 @@ void attend_group(Forward& f, Worker& w, const PlanPhase& phase, int64_t lane, i
   const PlanHeader& h = f.plan.header;
   const PlanAttention& a = f.module(phase).attention;
   const int64_t heads = a.heads / h.lanes, group = a.heads / a.kv_heads, dim = a.head_dim;
-  const int64_t at_once = attended_at_once(a);
   const int64_t cached_head = lane * (a.kv_heads / h.lanes) + kv_head;
   const int64_t first = kv_head * group, stride = dim + 2, slot = f.pass.rows[tokens.begin].slot;
+  float* sums = Scratch(w).take(a.at_once * group * stride);  // of a chunk
   const auto end = [&](int64_t t) { return int64_t{f.pass.rows[t].position} + 1; };
   const auto begin = [&](int64_t t) {
     return a.window > 0 ? std::max<int64_t>(0, end(t) - a.window) : 0;
@@ -62,7 +62,7 @@ void attend_group(Forward& f, Worker& w, const PlanPhase& phase, int64_t lane, i
       }
       // Those that begin with the same key go together.
       int64_t counts[kMaxWidth], some = 0;
-      const int64_t most = std::min(at_once, tokens.end - t);
+      const int64_t most = std::min<int64_t>(a.at_once, tokens.end - t);
       while (some < most && from(t + some) == from(t)) {
         counts[some] = count(t + some);
         ++some;
@@ -73,8 +73,8 @@ void attend_group(Forward& f, Worker& w, const PlanPhase& phase, int64_t lane, i
                        f.cache.key(slot, phase.layer, cached_head, from(t)),
                        f.cache.value(slot, phase.layer, cached_head, from(t)), f.cache.format(),
                        dim, dim, a.scale, t + some == tokens.end ? next : nullptr,
-                       w.scores->as<float>(), w.partial->as<float>());
-      const float* added = w.partial->as<float>();
+                       w.scores->as<float>(), sums);
+      const float* added = sums;
       for (int64_t stop = t + some; t < stop; ++t) {
         float* sum = out(t);
         for (int64_t head = 0; head < group; ++head, sum += stride, added += stride) {

@@ -1,18 +1,14 @@
 // What other operations take of attention.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "ops/forward.h"
 
 namespace monolane {
 
-// Tokens whose attention to a chunk is asked for at once, at most. 24 queries are whole tiles of 8,
-// 6 and 4, whose partial sums stay in the first-level cache.
-inline int64_t attended_at_once(const PlanAttention& a) {
-  return std::clamp<int64_t>(24 / (a.heads / a.kv_heads), 1, kMaxWidth);
-}
+// Throws std::invalid_argument if keys and values cannot be stored in a format with these shares.
+void check_cache_format(const Plan& plan, Format format);
 
 // The first `columns` of what one head's attention makes of its splits, [columns]. Its sink, if it
 // has one, is one more score, whose value is zero.

@@ -4,33 +4,27 @@
 #include <stdexcept>
 #include <utility>
 
+#include "ops/attention.h"
+
 namespace monolane {
 namespace {
 
-// Codes are made by the worker that has a group: a share must not begin or end amid one.
-void check_cache_format(const Plan& plan, Format format) {
-  const int64_t group = is_cached(format) ? column_step(format) : 0;
-  bool whole = group > 0;
-  for (const PlanModule& module : plan.modules) {
-    whole = whole && module.attention.head_dim % group == 0;
+// Those that others own: the leader's tokens, what sequences keep, and what goes from rank to rank.
+bool is_elsewhere(PlanBuffer which) {
+  switch (which) {
+    case PlanBuffer::kTokens:
+    case PlanBuffer::kKeyValue:
+    case PlanBuffer::kState:
+    case PlanBuffer::kFirstOutput:
+    case PlanBuffer::kSecondOutput:
+    case PlanBuffer::kStream:
+    case PlanBuffer::kUnnormed:
+    case PlanBuffer::kLogits:
+      return true;
+    default:
+      return false;
   }
-  for (const PlanPhase& phase : plan.phases) {
-    if (phase.kind != PhaseKind::kQkv) continue;
-    for (int32_t i = 0; i < phase.num_matrices && whole; ++i) {
-      const PlanMatrix& matrix = phase.matrices[i];
-      if (matrix.role == WeightRole::kQ) continue;
-      for (int32_t w = 0; w < plan.header.workers; ++w) {
-        whole = whole && plan.share(matrix.share, w).begin % group == 0;
-      }
-    }
-  }
-  if (!whole) throw std::invalid_argument("the plan is not one for this format of keys and values");
 }
-
-// Those that are of one rank alone, and not of one sequence.
-constexpr PlanBuffer kShared[] = {
-    PlanBuffer::kQuery,   PlanBuffer::kAttention, PlanBuffer::kHidden,    PlanBuffer::kRouted,
-    PlanBuffer::kLatents, PlanBuffer::kHeads,     PlanBuffer::kQueryGate, PlanBuffer::kMixed};
 
 }  // namespace
 
@@ -57,9 +51,9 @@ Forward::Forward(Plan plan_, const Seat& seat, ModelWeights weights_, const Kern
   if (seat.ranks > 1) {  // only rank 0 knows what a slot will hold
     for (int slot = 0; slot < slots; ++slot) cache.reach(slot, h.context);
   }
-  for (const PlanBuffer which : kShared) {
-    const size_t place = static_cast<size_t>(which);
-    buffers[place] = std::make_unique<Arena>(floats(std::max<int64_t>(h.sizes[place], 1)));
+  for (int32_t i = 0; i < kPlanBuffers; ++i) {
+    if (is_elsewhere(static_cast<PlanBuffer>(i))) continue;
+    buffers[i] = std::make_unique<Arena>(floats(std::max<int64_t>(h.sizes[i], 1)));
   }
 }
 

@@ -46,7 +46,7 @@ struct Forward {
   Exchange exchange;
   Sequences sequences;
   KvCache& cache;
-  DeltaStates& states;
+  RecurrentStates& states;
   Pass& pass;
 
   std::array<std::unique_ptr<Arena>, kPlanBuffers> buffers;  // null: it is not among these

@@ -1,7 +1,7 @@
-// What a worker does where attention is latent (model/_latent.py), in the absorbed form: queries
-// are multiplied by each head's K_UP and meet the latents themselves, which are the keys of one KV
-// head, and without their last part its values. V_UP is applied to what attention makes of them.
-// Such models have one lane, hence one group.
+// What a worker does where attention is latent (ops/attention/latent.py), in the absorbed form:
+// queries are multiplied by each head's K_UP and meet the latents themselves, which are the keys of
+// one KV head, and without their last part its values. V_UP is applied to what attention makes of
+// them. Such models have one lane, hence one group.
 #include <algorithm>
 #include <cstring>
 
@@ -30,7 +30,7 @@ void store_latents(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanLatent& l = module.latent;
   const WeightsByRole& layer = f.weights.of(phase.layer);
   const int64_t turned = turned_of(module);
-  float* line = w.partial->as<float>();
+  float* line = Scratch(w).take(a.head_dim);
   for (int64_t t = 0; t < f.pass.width; ++t) {
     const float* x = f.buffer(PlanBuffer::kLatents) + t * columns_of(module) + l.query_rank;
     f.kernels.rms_norm(x, a.head_dim, layer.vector(WeightRole::kKNorm), l.norm_eps, l.rank, 1, line,

@@ -1,8 +1,10 @@
 // kQkv and kNormQk: queries, and keys and values into the cache.
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
 #include "kernels/elementwise.h"
+#include "ops/attention.h"
 #include "ops/operations.h"
 #include "ops/products.h"
 #include "ops/rotary.h"
@@ -50,6 +52,26 @@ void store_key_or_value(Forward& f, const PlanPhase& phase, bool key, int64_t t,
 }
 
 }  // namespace
+
+// Codes are made by the worker that has a group: a share must not begin or end amid one.
+void check_cache_format(const Plan& plan, Format format) {
+  const int64_t group = is_cached(format) ? column_step(format) : 0;
+  bool whole = group > 0;
+  for (const PlanModule& module : plan.modules) {
+    whole = whole && module.attention.head_dim % group == 0;
+  }
+  for (const PlanPhase& phase : plan.phases) {
+    if (phase.kind != PhaseKind::kQkv) continue;
+    for (int32_t i = 0; i < phase.num_matrices && whole; ++i) {
+      const PlanMatrix& matrix = phase.matrices[i];
+      if (matrix.role == WeightRole::kQ) continue;
+      for (int32_t w = 0; w < plan.header.workers; ++w) {
+        whole = whole && plan.share(matrix.share, w).begin % group == 0;
+      }
+    }
+  }
+  if (!whole) throw std::invalid_argument("the plan is not one for this format of keys and values");
+}
 
 void run_qkv(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = f.plan.header;
@@ -131,7 +153,7 @@ void run_norm_qk(Forward& f, Worker& w, const PlanPhase& phase) {
   const WeightsByRole& layer = f.weights.of(phase.layer);
   const PlanShare units = share(f, w, phase.units);  // heads, lane by lane: of Q and then of K
   const int64_t dim = a.head_dim, heads = a.heads / h.lanes, kv_heads = a.kv_heads / h.lanes;
-  float* normed = w.normed->as<float>();
+  float* normed = Scratch(w).take(a.heads * dim);
   // Own heads begin .. end - 1 of a lane's, whose first is at `before` among its units.
   const auto own = [&](int64_t lane, int64_t before, int64_t count, auto store) {
     const int64_t first = lane * (heads + kv_heads) + before;

@@ -40,20 +40,34 @@ struct Worker {
   uint32_t finished = 0;                // phases since construction
   uint32_t base = 0;                    // `finished` of everybody at the beginning of this pass
   std::unique_ptr<Arena> x;             // [lanes, T, D] residual streams
-  std::unique_ptr<Arena> normed;        // [T, columns], or all heads of a token
+  std::unique_ptr<Arena> normed;        // [T, columns]
   std::unique_ptr<Arena> packed;        // of each kind [lanes, T, packed]
   std::unique_ptr<Arena> gathered;      // [T, packed] of those that an expert serves
   std::unique_ptr<Arena> product;       // [T, rows], twice
   std::unique_ptr<Arena> sum;           // [D]
   std::unique_ptr<Arena> scores;        // [kAttendQueries, chunk]
-  std::unique_ptr<Arena> partial;       // [tokens at once, H/K, h + 2], or [d_v]
+  std::unique_ptr<Arena> scratch;       // of the module that needs most; see Scratch
   std::unique_ptr<Arena> cosine, sine;  // [PlanRotary, max_width, most_angles], times amplitude
-  // Of one key head and one sequence: inputs of tokens [C - 1 + 2 kPlanMaxWidth, columns], the
-  // channels of one token, and states of which some tokens may be taken back; see delta_states.h.
-  std::unique_ptr<Arena> inputs, channels, tried;
-  SavedKv kept;  // of the group, in its first worker
+  SavedKv kept;                         // of the group, in its first worker
   std::vector<Span> spans;
   SimulatedStream stream;  // where phases are timed
+};
+
+// Cuts pieces off a worker's scratch, of which an operation's `scratch` of spec.py says how much
+// there is. They hold nothing that another phase may count on.
+class Scratch {
+ public:
+  explicit Scratch(const Worker& w) : next_(w.scratch->as<float>()) {}
+
+  // Of so many floats, from the beginning of a cache line on.
+  float* take(int64_t count) {
+    float* piece = next_;
+    next_ += (count + kPlanScratchStep - 1) / kPlanScratchStep * kPlanScratchStep;
+    return piece;
+  }
+
+ private:
+  float* next_;
 };
 
 }  // namespace monolane

@@ -46,6 +46,15 @@ void KvCache::reach(int64_t slot, int64_t positions) const {
   }
 }
 
+int64_t KvCache::first_resumable(int64_t highest) const {
+  int64_t first = 0;
+  for (const Layer& x : layers_) {
+    const int64_t oldest = highest - x.capacity;  // key kept
+    if (x.window > 0 && oldest > 0) first = std::max(first, oldest + x.window - 1);
+  }
+  return first;
+}
+
 void KvCache::copy(int64_t source, int64_t target, int64_t positions, HeadPart heads) {
   for (const Layer& x : layers_) {
     const int64_t rows = std::min(positions, x.capacity);  // the whole ring once it is full

@@ -40,9 +40,9 @@ class KvCache {
   KvCache(const std::vector<KvLayer>& layers, HeadPart own, int64_t context, int64_t max_width,
           int64_t slots, Format format);
 
-  int64_t capacity(int64_t layer) const { return layers_[layer].capacity; }
-  int64_t window(int64_t layer) const { return layers_[layer].window; }
-  int64_t layers() const { return static_cast<int64_t>(layers_.size()); }
+  // The least positions that a slot may be cut to, beside none, of which `highest` were written:
+  // windowed layers still hold the keys that the next token sees.
+  int64_t first_resumable(int64_t highest) const;
 
   // Key (or value) of a position: head_dim elements; the following positions follow it, up to the
   // wrap.

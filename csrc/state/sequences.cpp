@@ -22,7 +22,7 @@ std::vector<KvLayer> kept_of(const Plan& plan) {
 Sequences::Sequences(const Plan& plan, int rank, int ranks, int slots, Format kv_format)
     : cache(kept_of(plan), {rank, ranks}, plan.header.context, plan.header.max_width, slots,
             kv_format),
-      states(plan, slots),
+      states(plan.modules, slots),
       lengths_(slots),
       highest_(slots, 0),
       restored_(slots, 0) {}
@@ -57,31 +57,23 @@ void Sequences::truncate(int slot, int64_t length) {
 int64_t Sequences::first_resumable(int slot) const {
   // Restored without its states, a slot goes on from nowhere.
   if (lacks_states(slot)) return lengths_[slot] + 1;
-  int64_t first = std::max(restored_[slot], states.any() ? states.position(slot) : 0);
-  for (int64_t layer = 0; layer < cache.layers(); ++layer) {
-    const int64_t window = cache.window(layer);
-    if (window <= 0) continue;
-    const int64_t kept = highest_[slot] - cache.capacity(layer);  // oldest key kept
-    if (kept > 0) first = std::max(first, kept + window - 1);
-  }
-  return first;
+  return std::max(
+      {restored_[slot], cache.first_resumable(highest_[slot]), states.first_resumable(slot)});
 }
 
 void Sequences::save(int slot, int64_t begin, int64_t end, char* rows, char* tail) const {
   cache.save_rows(slot, begin, end, cache.own(), rows);
   if (tail == nullptr) return;
   cache.save_tail(slot, end, cache.own(), tail);
-  const int64_t rings = cache.tail_bytes(end, cache.own());
-  if (states.any()) states.save(slot, end - states.position(slot), tail + rings);
+  states.save_tail(slot, end, tail + cache.tail_bytes(end, cache.own()));
 }
 
 int64_t Sequences::tail_bytes(int slot, int64_t end) const {
-  const int64_t rings = cache.tail_bytes(end, cache.own());
-  return rings + (states.any() ? states.saved_bytes(end - states.position(slot)) : 0);
+  return cache.tail_bytes(end, cache.own()) + states.tail_bytes(slot, end);
 }
 
 bool Sequences::takes_tail(int64_t end, int64_t bytes) const {
-  return has_tails() && states.saves(bytes - cache.tail_bytes(end, cache.own()), end);
+  return has_tails() && states.takes_tail(end, bytes - cache.tail_bytes(end, cache.own()));
 }
 
 void Sequences::restore(int slot, int64_t count, int64_t stride, const char* rows, const char* tail,
@@ -92,7 +84,7 @@ void Sequences::restore(int slot, int64_t count, int64_t stride, const char* row
   if (tail != nullptr) {
     const int64_t rings = cache.tail_bytes(end, cache.own());
     cache.restore_tail(slot, end, cache.own(), tail);
-    states.restore(slot, end, tail_bytes - rings, tail + rings);
+    states.restore_tail(slot, end, tail_bytes - rings, tail + rings);
   } else if (count > 0) {
     states.set_position(slot, -1);
   }

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "abi/plan.h"
-#include "state/delta_states.h"
 #include "state/kv_cache.h"
+#include "state/recurrent_states.h"
 
 namespace monolane {
 
@@ -65,7 +65,7 @@ class Sequences {
   void note_written(int slot, int64_t end) { highest_[slot] = std::max(highest_[slot], end); }
 
   KvCache cache;
-  DeltaStates states;
+  RecurrentStates states;
 
  private:
   std::vector<std::atomic<int64_t>> lengths_;

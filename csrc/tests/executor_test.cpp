@@ -120,6 +120,7 @@ int64_t splits_of(const Plan& plan) {
 
 int run(const char* path, const std::string& fault) {
   test_tiles();
+  test_states();
   Blobs blobs(path);
   int count = 0;
   for (int64_t models = blobs.number(); models > 0; --models) {

@@ -12,7 +12,8 @@ void test_rollback(Executor& executor, int32_t vocab);
 void test_trace(Executor& executor, const Plan& plan);
 void test_guides(Executor& executor, int32_t vocab);
 void test_drafts(Executor& executor);
-void test_tiles();  // on no executor
+void test_tiles();   // on no executor
+void test_states();  // on none either
 void test_joint_drafter(const NamedPlan& named, const StoredWeights& weights, Isa isa, DraftBy by);
 
 }  // namespace monolane

@@ -77,7 +77,7 @@ class Struct:
             array = f"[{x.length}]" if x.length else ""
             kind = language.types.get(x.kind, x.kind)
             declared.append((f"{kind} {x.name}{array};", x.meaning))
-        width = max(len(text) for text, _ in declared)
+        width = max((len(text) for text, meaning in declared if meaning), default=0)
         lines = [f"struct {self.name} {{"]
         lines += [
             f"  {text:{width}}  // {meaning}" if meaning else f"  {text}"

@@ -105,7 +105,7 @@ def test_every_family_has_the_same_bits(folder: Path, monkeypatch: pytest.Monkey
     for width in (PROMPT_WIDTH, MAX_WIDTH):
         monkeypatch.setattr(_plan, "PROMPT_WIDTH", width)
         executor = CpuExecutor(weights, "bfloat16", context=context, slots=2, workers=2, isa=ISA)
-        wide = width if weights.config.delta is None else MAX_WIDTH
+        wide = MAX_WIDTH if weights.config.layers_with_states else width
         assert executor.plan.max_width == wide
         hidden = executor.hidden(0, ids)
         found.append((hidden, epoch(executor, sampled(1, ids, 16))[1]))

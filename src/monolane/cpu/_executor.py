@@ -127,11 +127,11 @@ class CpuExecutor(Executor):
 
     def _add_draft_model(self, weights: Weights, dtype: str) -> None:
         check_config(weights.config)
-        if weights.config.delta is not None:
+        if with_states := weights.config.layers_with_states:
             raise BackendError(
-                "draft: expected a model without gated delta rules, whose states cannot go back "
-                f"when a draft is wrong, got a {weights.config.family} model with "
-                f"{sum(layer.delta for layer in weights.config.layers)} such layers; leave it out"
+                "draft: expected a model without states of a fixed size, which cannot go back when "
+                f"a draft is wrong, got a {weights.config.family} model with {with_states} layers "
+                "that have one; leave it out"
             )
         loading = replace(
             self._setting.loading,

@@ -193,7 +193,7 @@ class DecodeCase(_ModelCase):
     def _draw(self) -> list[int]:
         executor = self.model.executor
         # As far back as windowed layers keep what they need; states go to the beginning alone.
-        if self.tokens <= MAX_WIDTH and self.model.config.delta is None:
+        if self.tokens <= MAX_WIDTH and not self.model.config.layers_with_states:
             executor.truncate(self._slot, self.context)
         elif executor.length(self._slot) > self.context:
             self._fill()

@@ -226,6 +226,13 @@ class ModelConfig:
         found = ((i, self.find(i, Attention)) for i in range(self.num_layers))
         return {i: attention for i, attention in found if attention is not None}
 
+    @property
+    def layers_with_states(self) -> int:
+        """How many layers keep something of a sequence in a fixed size, which goes forward only."""
+        return sum(
+            any(module.operation.state() is not None for module in layer) for layer in self.modules
+        )
+
     def find(self, layer: int, kind: type[Found]) -> Found | None:
         """Return a layer's operation of that kind, if it has one."""
         found = (module.operation for module in self.modules[layer])

@@ -9,6 +9,7 @@ from monolane.ops._names import EXPERT_ROLES, JOINED, Buffer, Kind, Role, Shapes
 from monolane.ops._spec import (
     MAX_SIZE,
     MAX_WIDTH,
+    SCRATCH_STEP,
     Activation,
     Buffers,
     Operation,
@@ -28,6 +29,7 @@ __all__ = [
     "MAX_SIZE",
     "MAX_WIDTH",
     "ROTARIES",
+    "SCRATCH_STEP",
     "Activation",
     "Attention",
     "Buffer",

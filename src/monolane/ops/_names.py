@@ -65,12 +65,12 @@ class Role(StrEnum):
     SHARED_UP = "shared_up", Kind.MATRIX  # [1, Xs, D]
     SHARED_DOWN = "shared_down", Kind.MATRIX  # [1, D, Xs]
     SHARED_EXPERT_GATE = "shared_expert_gate", Kind.VECTOR  # [1, D]: how much of it is added
-    # Where attention is latent, see _latent.py. Q is there too, [1, H*h, Q or D].
+    # Where attention is latent, see attention/latent.py. Q is there too, [1, H*h, Q or D].
     Q_DOWN = "q_down", Kind.MATRIX  # [1, Q, D]
     KV_DOWN = "kv_down", Kind.MATRIX  # [1, R + r, D]
     K_UP = "k_up", Kind.FLOATS  # [H, R, n]: of each head the matrix that is applied to its query
     V_UP = "v_up", Kind.FLOATS  # [H, v, R]
-    # Of a layer with a gated delta rule, see _delta.py.
+    # Of a layer with a gated delta rule, see delta/spec.py.
     DELTA_QKV = "delta_qkv", Kind.MATRIX  # [1, channels, D]: of all q, of all k, of all v
     DELTA_Z = "delta_z", Kind.MATRIX  # [1, U*d_v, D]
     DELTA_GATES = "delta_gates", Kind.KEPT  # [1, 2*U, D]: by key heads b of its values, then a

@@ -20,6 +20,13 @@ MAX_SIZE = 1 << 24
 # Token positions of one pass at most: what the kernels keep in registers and fast memory. A pass
 # that reads nothing but a prompt may be wider.
 MAX_WIDTH = 64
+# Floats of a cache line, at whose beginning each piece of a worker's scratch begins.
+SCRATCH_STEP = 16
+
+
+def pieces(*sizes: int) -> int:
+    """Return how many floats of scratch pieces of these sizes take."""
+    return sum(-(-size // SCRATCH_STEP) * SCRATCH_STEP for size in sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,15 @@ class State:
     numbers: int  # of a part's state; 0: there are inputs alone
     inputs: int  # numbers of a token that its step in a part takes
     before: int  # earlier tokens whose inputs a step reads
+
+    @property
+    def scratch(self) -> int:
+        """Floats that a native worker needs to take a part's steps (csrc/ops/recurrent.h).
+
+        They are inputs, of earlier tokens, of those that may be taken back and of the pass's, and
+        a copy of the state.
+        """
+        return pieces((self.before + 2 * MAX_WIDTH) * self.inputs, self.numbers)
 
 
 class Operation(ABC):

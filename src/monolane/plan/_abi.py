@@ -13,7 +13,15 @@ import numpy.typing as npt
 
 from monolane._structs import CPP, Field, Struct, declare_enum, members_of
 from monolane.model import JOINING_NORMS, Head, Role
-from monolane.ops import MAX_WIDTH, ROTARIES, Buffer, Record, operations
+from monolane.ops import (
+    EXPERT_ROLES,
+    MAX_WIDTH,
+    ROTARIES,
+    SCRATCH_STEP,
+    Buffer,
+    Record,
+    operations,
+)
 from monolane.plan._device import Choice
 from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import MIXTURE_WIDTH, PROMPT_WIDTH, Plan
@@ -306,6 +314,24 @@ def _for_each(macro: str, members: list[str]) -> str:
     return "\n".join([*(f"{line:<{wide}}\\" for line in lines[:-1]), lines[-1], ""])
 
 
+def _of_each() -> str:
+    cases = (f"    case WeightRole::{CPP.member(role)}:" for role in EXPERT_ROLES)
+    return "\n".join(
+        (
+            "// Whether a layer has one for each expert.",
+            "constexpr bool of_each(WeightRole role) {",
+            "  switch (role) {",
+            *cases,
+            "      return true;",
+            "    default:",
+            "      return false;",
+            "  }",
+            "}",
+            "",
+        )
+    )
+
+
 def c_header() -> str:
     """Return the whole of csrc/abi/plan_abi.h."""
     coded: dict[str, tuple[str, ...]] = {
@@ -334,8 +360,11 @@ def c_header() -> str:
         f"constexpr int32_t kPlanRotaries = {len(ROTARIES)};",
         f"constexpr int32_t kPlanBuffers = {len(Buffer)};",
         f"constexpr int32_t kWeightRoles = {len(ROLES)};",
+        "// Floats of a cache line: pieces of a worker's scratch begin at multiples.",
+        f"constexpr int32_t kPlanScratchStep = {SCRATCH_STEP};",
         "",
         *(declare_enum(name, members, CPP) for name, members in enums),
+        _of_each(),
         "// X(member, name) for each kind of phase.",
         _for_each(
             "PHASE_KINDS",

@@ -46,10 +46,10 @@ class Plan:
     def widest(config: ModelConfig) -> int:
         """Return how many token positions of a model a pass may have, on any device.
 
-        States of a delta layer keep the inputs of a pass apart: none of those is wider than it may
+        States of a fixed size keep the inputs of a pass apart: none of those is wider than it may
         have drafts.
         """
-        if config.delta is not None:
+        if config.layers_with_states:
             return MAX_WIDTH
         return PROMPT_WIDTH if config.experts is None else MIXTURE_WIDTH
 

@@ -7,9 +7,13 @@ from typing import ClassVar, Literal
 
 from monolane._structs import Field, Struct
 from monolane.ops._names import Buffer, Role, Shapes
-from monolane.ops._spec import Buffers, Operation, Record, Room
+from monolane.ops._spec import Buffers, Operation, Record, Room, pieces
 from monolane.ops.attention.latent import Latent
 from monolane.ops.attention.splits import choose_splits
+
+# Of a KV head, for which attention to a chunk of keys is asked at once: whole tiles of 8, 6 and 4,
+# whose partial sums stay in the first-level cache.
+_QUERIES = 24
 
 LayerRotary = Literal["main", "local", "none"]
 
@@ -35,6 +39,7 @@ _STRUCT = Struct(
         Field("rotary", "PlanRotary", "what turns queries and keys; kNone: nothing"),
         Field("gate", "i32", "1: of each head Q has rows of the query, then of a gate"),
         Field("qk_norm", "QkNorm", "what of Q and K is normed, before rotary"),
+        Field("at_once", "i32", "tokens whose attention to a chunk of keys is asked for at once"),
         Field("scale", "f32", "of the scores"),
     ),
 )
@@ -144,6 +149,7 @@ class Attention(Operation):
             "rotary": -1 if self.rotary == "none" else ROTARIES.index(self.rotary),
             "gate": self.gate,
             "qk_norm": _QK_NORMS.index(self.qk_norm),
+            "at_once": self._at_once,
             "scale": self.scale,
         }
         if (latent := self.latent) is None:
@@ -151,6 +157,21 @@ class Attention(Operation):
         rank, query_rank = latent.rank, latent.query_rank or 0
         sizes = {"rank": rank, "query_rank": query_rank, "norm_eps": latent.norm_eps}
         return {"attention": values, "latent": sizes}
+
+    def scratch(self, room: Room) -> int:
+        """Return the floats of a worker; see Operation.
+
+        They are the partial sums of the queries that are asked for at once; where all heads are
+        normed as one, those of a token; where keys are latents, one of these.
+        """
+        del room
+        queries = self._at_once * (self.heads // self.cached_heads)
+        normed = self.heads * self.head_dim if self.qk_norm is QkNorm.ALL else 0
+        return max(pieces(queries * (self.cached_width + 2)), pieces(normed))
+
+    @property
+    def _at_once(self) -> int:
+        return max(1, _QUERIES // (self.heads // self.cached_heads))
 
     def splits(self, room: Room) -> int:
         """Return S, into how many parts the keys of each KV head are cut for a group's workers."""

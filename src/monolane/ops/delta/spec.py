@@ -25,7 +25,7 @@ from typing import ClassVar
 from monolane._structs import Field, Struct
 from monolane.errors import ConfigError
 from monolane.ops._names import Buffer, Role, Shapes
-from monolane.ops._spec import MAX_SIZE, MAX_WIDTH, Buffers, Operation, Room, State
+from monolane.ops._spec import MAX_SIZE, Buffers, Operation, Room, State, pieces
 
 # Published models have 4. A cache keeps so many inputs of each channel, less one.
 MAX_KERNEL = 64
@@ -132,14 +132,10 @@ class Delta(Operation):
     def scratch(self, room: Room) -> int:
         """Return the floats of a worker that takes a key head's steps; see Operation.
 
-        They are the inputs of earlier tokens, of those that may be taken back and of the pass's,
-        the channels of a token, states of which tokens may be taken back, and what one says.
+        Beside what every state needs, the channels of a token and what a value head says.
         """
         del room
-        kept = self.state()
-        tokens = kept.before + 2 * MAX_WIDTH
-        channels = self.channels // self.key_heads
-        return tokens * kept.inputs + channels + kept.numbers + self.value
+        return self.state().scratch + pieces(self.channels // self.key_heads, self.value)
 
     def state(self) -> State:
         """Return what a sequence keeps: of a key head S of its value heads; see Operation.
