@@ -34,7 +34,7 @@ constexpr int32_t kPlanMixtureWidth = 256;
 constexpr int32_t kPlanMaxMatrices = 4;
 constexpr int32_t kPlanRotaries = 2;
 constexpr int32_t kPlanBuffers = 16;
-constexpr int32_t kWeightRoles = 48;
+constexpr int32_t kWeightRoles = 51;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -58,6 +58,9 @@ enum class PhaseKind : int32_t {
   kDeltaIn = 16,
   kDelta = 17,
   kDeltaOut = 18,
+  kConvIn = 19,
+  kConv = 20,
+  kConvOut = 21,
 };
 
 enum class PlanBuffer : int32_t {
@@ -128,8 +131,11 @@ enum class WeightRole : int32_t {
   kDeltaStep = 43,
   kDeltaNorm = 44,
   kDeltaOut = 45,
-  kKvUp = 46,
-  kDeltaIn = 47,
+  kConvIn = 46,
+  kConvTaps = 47,
+  kConvOut = 48,
+  kKvUp = 49,
+  kDeltaIn = 50,
 };
 
 enum class PlanHead : int32_t {
@@ -199,7 +205,10 @@ constexpr bool of_each(WeightRole role) {
   X(kValues, values)               \
   X(kDeltaIn, delta_in)            \
   X(kDelta, delta)                 \
-  X(kDeltaOut, delta_out)
+  X(kDeltaOut, delta_out)          \
+  X(kConvIn, conv_in)              \
+  X(kConv, conv)                   \
+  X(kConvOut, conv_out)
 
 struct PlanShare {
   int32_t begin;  // first row
@@ -297,6 +306,16 @@ static_assert(offsetof(PlanLatent, rank) == 0);
 static_assert(offsetof(PlanLatent, query_rank) == 4);
 static_assert(offsetof(PlanLatent, norm_eps) == 8);
 
+struct PlanConv {
+  int32_t channels;  // C
+  int32_t taps;      // K: tokens over which a channel is summed
+  int32_t parts;     // into which channels are cut, each of one worker
+};
+static_assert(sizeof(PlanConv) == 12);
+static_assert(offsetof(PlanConv, channels) == 0);
+static_assert(offsetof(PlanConv, taps) == 4);
+static_assert(offsetof(PlanConv, parts) == 8);
+
 struct PlanDelta {
   int32_t key_heads;    // G
   int32_t value_heads;  // U
@@ -355,11 +374,12 @@ struct PlanModule {
   PlanState state;       // what a sequence keeps of it in a fixed size
   PlanAttention attention;
   PlanLatent latent;
+  PlanConv conv;
   PlanDelta delta;
   PlanExperts experts;
   PlanMlp mlp;
 };
-static_assert(sizeof(PlanModule) == 164);
+static_assert(sizeof(PlanModule) == 176);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
@@ -369,9 +389,10 @@ static_assert(offsetof(PlanModule, scratch) == 20);
 static_assert(offsetof(PlanModule, state) == 24);
 static_assert(offsetof(PlanModule, attention) == 40);
 static_assert(offsetof(PlanModule, latent) == 80);
-static_assert(offsetof(PlanModule, delta) == 92);
-static_assert(offsetof(PlanModule, experts) == 112);
-static_assert(offsetof(PlanModule, mlp) == 156);
+static_assert(offsetof(PlanModule, conv) == 92);
+static_assert(offsetof(PlanModule, delta) == 104);
+static_assert(offsetof(PlanModule, experts) == 124);
+static_assert(offsetof(PlanModule, mlp) == 168);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first

@@ -20,6 +20,7 @@ from monolane.ops import (
     State,
     operations,
 )
+from monolane.ops.conv.spec import Conv
 
 ONE = Room(lanes=1, width=5, context=40, workers=3, group_lanes=1)
 TWO = Room(lanes=2, width=5, context=40, workers=3, group_lanes=1)
@@ -65,6 +66,7 @@ CASES: dict[str, tuple[Operation, Room]] = {
         ONE,
     ),
     "mlp": (Mlp(inner=14, activation="gelu_tanh"), TWO),
+    "conv": (Conv(channels=32, taps=4), ONE),
 }
 TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
     "attention": {
@@ -126,6 +128,7 @@ TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
         "shared_expert_gate": (1, 10),
     },
     "mlp": {"gate": (2, 7, 10), "up": (2, 7, 10), "down": (2, 10, 7)},
+    "conv": {"conv_in": (1, 96, 10), "conv_taps": (1, 32, 1, 4), "conv_out": (1, 10, 32)},
 }
 BUFFERS: dict[str, dict[str, tuple[int, ...]]] = {
     "attention": {
@@ -150,8 +153,20 @@ BUFFERS: dict[str, dict[str, tuple[int, ...]]] = {
     "delta": {"MIXED": (1, 5, 116), "HEADS": (1, 5, 42), "STATE": (2, 198)},
     "experts": {"ROUTED": (1, 5, 6), "HIDDEN": (1, 5, 35)},
     "mlp": {"HIDDEN": (2, 5, 7)},
+    "conv": {"MIXED": (1, 5, 96), "HEADS": (1, 5, 32), "STATE": (2, 48)},
 }
-STATES = {"delta": State(parts=2, numbers=105, inputs=37, before=3)}
+STATES = {
+    "delta": State(parts=2, numbers=105, inputs=37, before=3),
+    "conv": State(parts=2, numbers=0, inputs=16, before=3),
+}
+# Floats, each piece rounded up to a cache line of 16.
+SCRATCH = {
+    "attention": 192,
+    "gated": 192,
+    "latent": 384,
+    "delta": 4848 + 112 + 32 + 16,
+    "conv": 2096,
+}
 NATIVE: dict[str, dict[str, dict[str, Any]]] = {
     "attention": {
         "attention": {
@@ -163,6 +178,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "rotary": 1,
             "gate": 0,
             "qk_norm": 2,
+            "at_once": 12,
             "scale": 0.5,
         }
     },
@@ -176,6 +192,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "rotary": -1,
             "gate": 1,
             "qk_norm": 1,
+            "at_once": 12,
             "scale": 0.5,
         }
     },
@@ -189,6 +206,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "rotary": 0,
             "gate": 0,
             "qk_norm": 0,
+            "at_once": 8,
             "scale": 0.5,
         },
         "latent": {"rank": 10, "query_rank": 9, "norm_eps": 1e-6},
@@ -210,6 +228,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
         }
     },
     "mlp": {"mlp": {"inner": 14, "activation": 1}},
+    "conv": {"conv": {"channels": 32, "taps": 4, "parts": 2}},
 }
 PARAMETERS = {
     "attention": 1626,
@@ -218,6 +237,7 @@ PARAMETERS = {
     "delta": 1847,
     "experts": 2644,
     "mlp": 420,
+    "conv": 1408,
 }
 
 
@@ -231,6 +251,7 @@ def test_each_number_of_a_spec(name: str) -> None:
     assert {x.name: shape for x, shape in buffers if 0 not in shape} == BUFFERS[name]
     assert operation.state() == STATES.get(name)
     assert operation.native(room) == NATIVE[name]
+    assert operation.scratch(room) == SCRATCH.get(name, 0)
     assert operation.parameters(HIDDEN) == PARAMETERS[name]
 
 

@@ -29,6 +29,7 @@ from monolane.model import (
     layer_roles,
     read_config,
 )
+from monolane.ops.conv.spec import Conv
 from monolane.plan import Choice, DeviceDescription, cpu
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -185,6 +186,14 @@ CONFIGS = {
             LayerConfig(NOW, NOW, delta=True, modules=("delta",)),
             LayerConfig(NOW, NOW, delta=True, modules=("attention", "delta")),
             LayerConfig(NOW, NOW, experts=True, modules=("experts",)),
+        ),
+    ),
+    "conv": _config(
+        num_lanes=1,
+        layers=(
+            LayerConfig(NOW, NOW, modules=(Conv(channels=48, taps=3), "mlp")),
+            *DENSE,
+            LayerConfig(NOW, NOW, modules=(Conv(channels=7, taps=4),)),
         ),
     ),
     "single_modules_of_lanes": _config(

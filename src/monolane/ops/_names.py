@@ -79,6 +79,10 @@ class Role(StrEnum):
     DELTA_STEP = "delta_step", Kind.VECTOR  # [1, U]
     DELTA_NORM = "delta_norm", Kind.VECTOR  # [1, d_v]; no offset is added to it
     DELTA_OUT = "delta_out", Kind.MATRIX  # [1, D, U*d_v]
+    # Of a short convolution, see ops/conv/spec.py.
+    CONV_IN = "conv_in", Kind.MATRIX  # [1, 3*C, D]
+    CONV_TAPS = "conv_taps", Kind.VECTOR  # [1, C, 1, K]
+    CONV_OUT = "conv_out", Kind.MATRIX  # [1, D, C]
     # In files alone, see JOINED.
     # [1, H*(n + v), R]: of each head the rows of K_UP, not turned, then of V_UP
     KV_UP = "kv_up", Kind.FLOATS

@@ -94,9 +94,13 @@ class Operation(ABC):
         return None
 
     def scratch(self, room: Room) -> int:
-        """Return how many floats a native worker needs of its own for its phases."""
+        """Return how many floats a native worker needs of its own for its phases.
+
+        By default what taking the steps of its state needs.
+        """
         del room
-        return 0
+        kept = self.state()
+        return 0 if kept is None else kept.scratch
 
     def native(self, room: Room) -> dict[str, Record]:
         """Return the structs' values by the names of their fields.

@@ -36,6 +36,10 @@ class PhaseKind(IntEnum):
     DELTA_IN = 16  # update, norm, three products
     DELTA = 17  # of own key heads: sums over tokens, the steps of their states, norm, gate
     DELTA_OUT = 18  # product
+    # Where a layer has a short convolution:
+    CONV_IN = 19  # update, norm, product
+    CONV = 20  # of own channels: gate, sum over tokens, gate
+    CONV_OUT = 21  # product
 
 
 # Where modules put their outputs, in the order in which a layer has them; each is a ring.
