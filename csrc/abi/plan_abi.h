@@ -23,7 +23,7 @@
 
 namespace monolane {
 
-constexpr int32_t kPlanSchema = 5;
+constexpr int32_t kPlanSchema = 6;
 constexpr int32_t kNoWait = INT32_MIN;
 constexpr int32_t kNever = -1;  // the delay of lanes that never exchange
 // Rows of a pass at most: of one that decodes, of one that only reads prompts, and of a

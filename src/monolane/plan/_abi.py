@@ -27,7 +27,7 @@ from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import MIXTURE_WIDTH, PROMPT_WIDTH, Plan
 from monolane.plan._split import Scope, Share
 
-SCHEMA = 5
+SCHEMA = 6
 NO_WAIT = -(1 << 31)
 MAX_MATRICES = 4
 HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
