@@ -26,7 +26,7 @@ class Router {
 
   // Of logits [T, E] the k largest of each token, of equal ones the lowest index. Weights are of
   // the softmax over all E, in float32, summed in the order of the experts: the same for a token
-  // whatever tokens are beside it. Or by sigmoids, by groups: src/monolane/model/_experts.py.
+  // whatever tokens are beside it. Or by sigmoids, by groups: src/monolane/ops/experts/spec.py.
   // `correction` [E], of the router, or null.
   void choose(const PlanExperts& experts, const float* logits, const float* correction,
               int64_t width);

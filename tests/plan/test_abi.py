@@ -106,7 +106,7 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         Buffer.LOGITS: (1, 64 * 32000),
     }
     assert header == {
-        "schema": 5,
+        "schema": 6,
         "phases": 78,
         "modules": 30,
         "share_tables": 6,  # K and V are alike, and OUT and DOWN
