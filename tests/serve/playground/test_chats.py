@@ -7,6 +7,8 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
+from .kept import reload
+
 ORIGIN = "http://playground.localhost"  # as in conftest.py
 READY = "#state[data-state=ready]"
 
@@ -37,8 +39,7 @@ def two_chats(page: Page, stand_in: Any) -> None:
 def test_conversations_are_kept_and_found(stand_in_page: Page, stand_in: Any) -> None:
     page = stand_in_page
     two_chats(page, stand_in)
-    page.reload()
-    page.wait_for_selector(READY)
+    reload(page, turns=2)
     expect(names(page)).to_have_text(["Rivers?", "Mountains?"])
     expect(page.locator(".turn .answer")).to_have_text("About the Aare.")  # this tab's
     page.fill("#search", "alps ABOUT")
@@ -141,8 +142,7 @@ def test_an_edited_message_is_another_version(stand_in_page: Page, stand_in: Any
     page.get_by_role("button", name="Regenerate").click()
     expect(page.locator(".steps")).to_have_text(["‹1/2›", "‹2/2›"])
     expect(page.locator(".turn .answer")).to_have_text(["Hello.", "Other."])
-    page.reload()
-    page.wait_for_selector(READY)
+    reload(page, turns=4)
     expect(page.locator(".steps")).to_have_text(["‹1/2›", "‹2/2›"])  # the branch that was shown
     page.get_by_label("Version after").first.click()
     expect(page.locator(".turn .answer")).to_have_text(["Other."])
@@ -216,8 +216,7 @@ def test_a_name_outlives_the_next_answer(stand_in_page: Page, stand_in: Any) -> 
     page.keyboard.press("Enter")
     expect(names(page)).to_have_text(["Mine"])
     ask(page, "two", 2)
-    page.reload()
-    page.wait_for_selector(READY)
+    reload(page, turns=2)
     expect(names(page)).to_have_text(["Mine"])
     expect(page.locator(".turn")).to_have_count(2)
 
@@ -234,8 +233,7 @@ def test_a_name_given_while_an_answer_ends_loses_nothing(
     expect(page.locator("#send")).to_have_text("Send")
     page.keyboard.press("Enter")
     expect(names(page)).to_have_text(["Mine"])
-    page.reload()
-    page.wait_for_selector(READY)
+    reload(page, turns=2)
     expect(page.locator(".turn .answer")).to_have_text(["Hello.", "Hello."])
 
 
