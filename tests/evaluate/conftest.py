@@ -10,6 +10,8 @@ from monolane.errors import BackendError
 from monolane.evaluate import Guard, Limits
 from monolane.evaluate._evalplus.problems import HUMANEVAL, MBPP, find_problems
 
+sys.path.insert(0, str(Path(__file__).parent))  # what tests share lies in modules beside them
+
 PROBLEMS = Path(__file__).parent / "problems"
 
 
