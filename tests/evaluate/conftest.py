@@ -1,5 +1,6 @@
 """The copied problems, and a guard that skips where none is permitted."""
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any

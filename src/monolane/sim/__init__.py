@@ -16,7 +16,7 @@ from monolane.sim._constants import (
     timings,
 )
 from monolane.sim._draw import draw_sweep, draw_timeline
-from monolane.sim._forecast import EPOCH_TOKENS, PARTS, Forecast, Uncertainty, forecast
+from monolane.sim._forecast import PARTS, Forecast, Uncertainty, forecast
 from monolane.sim._machine import Machine, find_machine, find_processor
 from monolane.sim._published_figures import Row, Table, seeds_report
 from monolane.sim._rates import Rates
@@ -29,7 +29,6 @@ from monolane.sim._variant import with_lanes, with_reduce
 
 __all__ = [
     "CONTEXT",
-    "EPOCH_TOKENS",
     "LEVELS",
     "NAMES",
     "PARTS",
