@@ -111,13 +111,10 @@ def retrofit(
     if distil is not None:
         from monolane.tune import AnnealRecipe
 
-        taught = asdict(training)
+        taught = asdict(training) | {"precision": keeping.precision}
         with options.making_recipe():
             recipe = AnnealRecipe(
-                rows_per_step=taught.pop("rows"),
-                peak_lr=taught.pop("learning_rate"),
-                precision=keeping.precision,
-                **taught,
+                rows_per_step=taught.pop("rows"), peak_lr=taught.pop("learning_rate"), **taught
             )
     dealt = asdict(shape)
     path = find_model(source)
