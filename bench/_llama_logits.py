@@ -3,7 +3,6 @@
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -60,12 +59,7 @@ class LlamaLogits:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End the process."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None

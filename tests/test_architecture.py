@@ -14,6 +14,7 @@ LEAVES = {
     "_cgroup",
     "_draw",
     "_env",
+    "_lazy",
     "_loading",
     "_options",
     "_processor",

@@ -20,9 +20,12 @@ def processor_share(root: Path = _ROOT) -> float | None:
     """
     shares = []
     for group in _groups(root, "cpu"):
-        quota, period = (*_read(group / "cpu.max").split(), "", "")[:2]  # version 2
+        quota, period = (*read_text(group / "cpu.max").split(), "", "")[:2]  # version 2
         if not quota:
-            quota, period = _read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")
+            quota, period = (
+                read_text(group / "cpu.cfs_quota_us"),
+                read_text(group / "cpu.cfs_period_us"),
+            )
         if quota.isdecimal() and period.isdecimal():  # "max" and -1 are no limits
             shares.append(int(quota) / int(period))
     return min(shares, default=None)
@@ -38,9 +41,9 @@ def free_memory(root: Path = _ROOT) -> int | None:
         names = ("memory.max", "memory.current", "")  # version 2
         if not (group / names[0]).exists():
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-        limit, used = _read(group / names[0]), _read(group / names[1])
+        limit, used = read_text(group / names[0]), read_text(group / names[1])
         if limit.isdecimal() and used.isdecimal():
-            stat = dict(x.split(" ", 1) for x in _read(group / "memory.stat").splitlines())
+            stat = dict(x.split(" ", 1) for x in read_text(group / "memory.stat").splitlines())
             files = (int(stat.get(f"{names[2]}{x}_file", 0)) for x in ("active", "inactive"))
             free.append(max(0, int(limit) - int(used) + sum(files)))
     return min(free, default=None)
@@ -51,7 +54,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
     Of a container's own group, only the folder at the mount may be there.
     """
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
@@ -60,7 +63,8 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         yield from (own, *(x for x in own.parents if x.is_relative_to(mount)))
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return what a small file of the system says; nothing where there is none."""
     try:
         return path.read_text(encoding="ascii").strip()
     except OSError:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from monolane._cgroup import processor_share
+from monolane._cgroup import processor_share, read_text
 
 # What a core must have of the best one's capacity, and of its highest clock, to be worth a worker.
 # Equal cores differ by some 10 %; Intel's small cores have 0.5 to 0.8 of the large ones' clock and
@@ -89,7 +89,7 @@ def read_processor(root: Path = Path("/"), allowed: Iterable[int] | None = None)
     folder = root / "sys/devices/system/cpu"
     groups: dict[tuple[int, ...], list[int]] = {}
     for cpu in sorted(_allowed() if allowed is None else allowed):
-        siblings = _numbers(_read(folder / f"cpu{cpu}/topology/thread_siblings_list"))
+        siblings = _numbers(read_text(folder / f"cpu{cpu}/topology/thread_siblings_list"))
         groups.setdefault(tuple(siblings) or (cpu,), []).append(cpu)
     slow = _slow(root, folder, {threads[0] for threads in groups.values()})
     cores = [
@@ -107,7 +107,9 @@ def read_processor(root: Path = Path("/"), allowed: Iterable[int] | None = None)
 
 def _slow(root: Path, folder: Path, cpus: set[int]) -> set[int]:
     """Return those of the processors that are too slow beside the others."""
-    found = cpus & set(_numbers(_read(root / "sys/devices/cpu_atom/cpus")))  # Intel's small cores
+    found = cpus & set(
+        _numbers(read_text(root / "sys/devices/cpu_atom/cpus"))
+    )  # Intel's small cores
     for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
         rates = {cpu: _number(folder / f"cpu{cpu}" / name) for cpu in cpus - found}
         best = max(rates.values(), default=0)
@@ -133,12 +135,5 @@ def _numbers(text: str) -> list[int]:
 
 
 def _number(path: Path) -> int:
-    text = _read(path)
+    text = read_text(path)
     return int(text) if text.isdecimal() else 0
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

@@ -14,7 +14,7 @@ from schedules import CASES, LATE, Case, one
 from monolane.cuda._kernel_header import specialisation
 from monolane.cuda._layout import HELD_STOPS, Layout, lay_out
 from monolane.cuda._program import Exchange
-from monolane.cuda._switches import ALL, NONE, PREDICTIONS, Switch, names_of
+from monolane.cuda._switches import ALL, NONE, PREDICTIONS, Switch
 from monolane.cuda._tables import make_tables
 from monolane.errors import ConfigError
 from monolane.model import NOW, LayerConfig, ModelConfig, Role
@@ -244,7 +244,6 @@ def test_norms_that_16_bits_do_not_hold() -> None:
 
 def test_every_switch_has_a_prediction() -> None:
     assert list(PREDICTIONS) == list(Switch)
-    assert names_of(Switch.NORM | Switch.TABLES) == ("tables", "norm")
     for prediction in PREDICTIONS.values():
         for dtype in ("bfloat16", "float8"):
             least, most = prediction.of(dtype)

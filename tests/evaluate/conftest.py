@@ -1,6 +1,7 @@
 """The copied problems, and a guard that skips where none is permitted."""
 
 import shutil
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 
 from monolane.evaluate import Guard, Limits
 from monolane.evaluate._evalplus.problems import HUMANEVAL, MBPP, find_problems
+
+sys.path.insert(0, str(Path(__file__).parent))  # what tests share lies in modules beside them
 
 PROBLEMS = Path(__file__).parent / "problems"
 

@@ -1,6 +1,5 @@
 """lm-eval on tasks of one's own: in process and by its own client, to equal numbers."""
 
-import importlib
 import json
 import os
 from collections.abc import Iterator
@@ -8,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import harness_parity as parity
 import numpy as np
 import pytest
 
@@ -29,7 +29,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of the packages that lm-eval imports
 ]
 
-BENCH = Path(__file__).parents[2] / "bench"
 CHOICES = [
     {"q": "for i in range(10", "options": ["):", " banana", ")"], "answer": 0},
     {"q": "def add(a, b):\n    return a", "options": [" + b", " elephant", "("], "answer": 0},
@@ -205,9 +204,7 @@ def test_data_that_cannot_be_had_and_wrong_folders_are_named(include: Path, tmp_
 
 
 @pytest.mark.slow
-def test_log_likelihoods_are_those_of_lm_evals_own_transformers_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_likelihoods_are_those_of_lm_evals_own_transformers_model(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'monolane[hf]'")
     from lm_eval.models.huggingface import HFLM
     from transformers import PreTrainedTokenizerFast
@@ -215,8 +212,6 @@ def test_log_likelihoods_are_those_of_lm_evals_own_transformers_model(
     from monolane.evaluate._harness.models import EngineModel
     from monolane.hf import LaneformerForCausalLM
 
-    monkeypatch.syspath_prepend(str(BENCH))
-    parity = importlib.import_module("harness_parity")
     parity.write_tasks(tmp_path, 4)
     folder = find_model("demo")
     loaded = LaneformerForCausalLM.from_pretrained(folder, dtype=torch.float32)

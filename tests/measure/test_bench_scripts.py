@@ -182,13 +182,8 @@ def test_the_parts_that_scripts_share_have_one_owner() -> None:
     owners |= {"Popen(": "_server", "at (": "_server"}
     for part, owner in owners.items():
         holders = {path.stem for path in BENCH.glob("*.py") if part in path.read_text()}
-        # A rank is no server, it has no /health to be asked; nor is a command that answers once,
-        # or by lines.
-        programs = {
-            *("crowded", "far_rank_faults", "first_chat", "kt_layers", "startup"),
-            "_llama_logits",
-        }
-        others = programs if part == "Popen(" else set()
+        # A program that answers by lines is no server, it has no /health to be asked.
+        others = {"_llama_logits"} if part == "Popen(" else set()
         assert holders - others == {owner}, part
     for part in ("build_document(", "describe_machine(bandwidth)"):  # the package's own
         assert not [path for path in BENCH.glob("*.py") if part in path.read_text()], part
@@ -201,7 +196,7 @@ def test_a_document_that_cannot_be_written_is_printed(capsys: pytest.CaptureFixt
     assert len(json.loads(capsys.readouterr().out)["records"]) == len(records())
 
 
-@pytest.mark.parametrize("words", ["sampling.py --model nosuch", "quantization.py nosuch"])
+@pytest.mark.parametrize("words", ["cache_accuracy.py nosuch", "quantization.py nosuch"])
 def test_a_model_that_is_not_there_is_a_message(words: str) -> None:
     script, *given = words.split()
     result = run(BENCH / script, *given)

@@ -6,7 +6,7 @@ import typer
 
 if TYPE_CHECKING:
     from monolane.model import ModelConfig
-    from monolane.plan import Place
+    from monolane.plan import Place, Plan
 
 PlannedModel = Annotated[
     str,
@@ -17,6 +17,16 @@ PlannedModel = Annotated[
         "laneformer-2b.",
     ),
 ]
+
+
+def told_groups(plan: "Plan") -> str:
+    """Return how a plan shares lanes out to workers: "8 groups of 1 lane x 132 workers"."""
+    groups = plan.groups
+    return (
+        f"{groups.count} group{'s' * (groups.count > 1)} of "
+        f"{groups.lanes_each} lane{'s' * (groups.lanes_each > 1)} x "
+        f"{groups.workers_each} worker{'s' * (groups.workers_each > 1)}"
+    )
 
 
 def planned_model(model: str) -> "tuple[ModelConfig, dict[Place, str] | None]":

@@ -1,9 +1,14 @@
 """Options that several commands share, so that each is spelled and explained once."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from monolane.errors import ConfigError
 
 Model = Annotated[
     str,
@@ -76,6 +81,25 @@ Settings = Annotated[
     typer.Option("--set", help="section.key=value over the config's; may be given again."),
 ]
 ResultsOut = Annotated[Path | None, typer.Option(help="Write the results to this file, or folder.")]
+
+
+@contextmanager
+def making_recipe() -> Iterator[None]:
+    """Make a recipe of options in here: all that can be wrong with it are those."""
+    try:
+        yield
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+@contextmanager
+def training() -> Iterator[None]:
+    """Train in here: whoever interrupts it is told how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; what OUT.run keeps goes on with --resume\n")
+        raise
 
 
 def given(call: typer.Context) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from monolane.cli import _options as options
-from monolane.cli._model_config import PlannedModel, planned_model
+from monolane.cli._model_config import PlannedModel, planned_model, told_groups
 
 if TYPE_CHECKING:
     from monolane.plan import Cost, DeviceDescription, Phase, Plan
@@ -85,15 +85,10 @@ def _device(name: str, bandwidth: float | None) -> "DeviceDescription":
 
 
 def _title(model: str, made: "Plan", width: int) -> list[str]:
-    groups, device = made.groups, made.device
-    shape = (
-        f"{groups.count} group{'s' * (groups.count > 1)} of "
-        f"{groups.lanes_each} lane{'s' * (groups.lanes_each > 1)} x "
-        f"{groups.workers_each} worker{'s' * (groups.workers_each > 1)}"
-    )
+    device = made.device
     return [
         f"{model} · {made.stored} · {made.context:,} tokens in the sequence · {width} in the pass",
-        f"{device.name}: {shape} · {device.total_bandwidth / 1e9:,.0f} GB/s",
+        f"{device.name}: {told_groups(made)} · {device.total_bandwidth / 1e9:,.0f} GB/s",
         f"figures: {device.source}",
     ]
 

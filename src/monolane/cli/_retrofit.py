@@ -109,13 +109,13 @@ def retrofit(
     check_place(out)  # before a model is fetched
     recipe = None
     if distil is not None:
-        taught = asdict(training)
-        recipe = _recipe(
-            rows_per_step=taught.pop("rows"),
-            peak_lr=taught.pop("learning_rate"),
-            precision=keeping.precision,
-            **taught,
-        )
+        from monolane.tune import AnnealRecipe
+
+        taught = asdict(training) | {"precision": keeping.precision}
+        with options.making_recipe():
+            recipe = AnnealRecipe(
+                rows_per_step=taught.pop("rows"), peak_lr=taught.pop("learning_rate"), **taught
+            )
     dealt = asdict(shape)
     path = find_model(source)
     retrofit_config(path, **dealt)  # before it is dequantised
@@ -125,23 +125,9 @@ def retrofit(
         else:
             how = {x: value for x, value in asdict(keeping).items() if x != "precision"}
             how["overwrite"] = overwrite
-            try:
+            with options.training():
                 _convert_and_distil(folder, out, dealt, distil, recipe, how)
-            except KeyboardInterrupt:
-                sys.stderr.write("interrupted; what OUT.run keeps goes on with --resume\n")
-                raise
     sys.stdout.write(f"{out}\n")
-
-
-def _recipe(**values: Any) -> "AnnealRecipe":
-    """Return the recipe of a training; all that can be wrong with it are options."""
-    from monolane.errors import ConfigError
-    from monolane.tune import AnnealRecipe
-
-    try:
-        return AnnealRecipe(**values)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def _convert(folder: Path, out: Path, shape: dict[str, Any], overwrite: bool) -> None:

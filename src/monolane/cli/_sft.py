@@ -52,7 +52,6 @@ def sft(
     from monolane.model import check_place
 
     check_place(out)  # before torch is loaded and a model is fetched
-    from monolane.errors import ConfigError
     from monolane.model import open_laneformer
     from monolane.sources import find_model
 
@@ -68,17 +67,15 @@ def sft(
     }
     other: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     chosen = SftRecipe() if changes.recipe is None else read_recipe(changes.recipe)
-    try:
+    with options.making_recipe():  # the recipe itself was whole
         lora = changes.lora
         if lora is not None:
             said = chosen.lora or LoraRecipe(rank=lora, alpha=2.0 * lora)
             scale = said.alpha / said.rank  # what another rank leaves as it is
             other["lora"] = dataclasses.replace(said, rank=lora, alpha=scale * lora)
         chosen = dataclasses.replace(chosen, **other)
-    except ConfigError as error:  # of these options: the recipe itself was whole
-        raise typer.BadParameter(str(error)) from None
 
-    try:
+    with options.training():
         tuned = tune_folder(
             source,
             data,
@@ -89,9 +86,6 @@ def sft(
             save_every=save_every,
             boards=True,
         )
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; what OUT.run keeps goes on with --resume\n")
-        raise
     found = tuned.material
     sys.stderr.write(
         f"{tuned.steps} steps on {found.chats} chats in {len(found.rows)} rows: {found.tokens} "

@@ -10,7 +10,7 @@ import typer
 
 from monolane.cli import _options as options
 from monolane.cli._groups import After, grouped
-from monolane.cli._model_config import PlannedModel, planned_model
+from monolane.cli._model_config import PlannedModel, planned_model, told_groups
 from monolane.cli._output import check_output, write_output, writing_output
 
 if TYPE_CHECKING:
@@ -203,18 +203,13 @@ def _lines(model: str, made: "Forecast") -> list[str]:
     from monolane.sim import spelled
 
     low, high = made.interval
-    groups, plan = made.plan.groups, made.plan
+    plan = made.plan
     rules = dict.fromkeys(str(layer.mlp_reduce) for layer in plan.config.layers)
     total = sum(made.parts.values())
-    shape = (
-        f"{groups.count} group{'s' * (groups.count > 1)} of "
-        f"{groups.lanes_each} lane{'s' * (groups.lanes_each > 1)} x "
-        f"{groups.workers_each} worker{'s' * (groups.workers_each > 1)}"
-    )
     speed = f"{spelled(made.speed)} tokens/s ({spelled(low)} to {spelled(high)})"
     lines = [
         f"{model} · {plan.stored} · {plan.context:,} tokens in the sequence · {made.width} a pass",
-        f"{made.machine.name}: {shape} · reduce: {', '.join(rules)}",
+        f"{made.machine.name}: {told_groups(plan)} · reduce: {', '.join(rules)}",
         made.machine.standing,
         "",
         f"{speed} · {made.seconds * 1e6:,.1f} us a pass · floor {made.floor * 1e6:,.1f} us",

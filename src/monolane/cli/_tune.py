@@ -63,7 +63,6 @@ def tune_heads(
     """
     from monolane._progress import counted
     from monolane.engine import ModelFiles
-    from monolane.errors import ConfigError
     from monolane.model import check_place
     from monolane.sources import find_model
 
@@ -72,10 +71,8 @@ def tune_heads(
     from monolane.tune import HeadsRecipe, train_heads
 
     given = asdict(learning)
-    try:
+    with options.making_recipe():
         recipe = HeadsRecipe(peak_lr=given.pop("learning_rate"), **given)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
 
     def say(line: str) -> None:
         sys.stderr.write(f"{line}\n")
@@ -84,24 +81,20 @@ def tune_heads(
         if (step + 1) % _REPORTED == 0 or step + 1 == learning.steps:
             say(f"step {step + 1}: loss {loss:.4f}")
 
-    try:
-        with counted("reading texts", learning.texts) as count:
-            trained = train_heads(
-                model,
-                out,
-                recipe,
-                text=text,
-                overwrite=overwrite,
-                resume=resume,
-                save_every=save_every,
-                threads=threads,
-                report=report,
-                read=count,
-                say=say,
-            )
-    except KeyboardInterrupt:
-        say("interrupted; what OUT.run keeps goes on with --resume")
-        raise
+    with options.training(), counted("reading texts", learning.texts) as count:
+        trained = train_heads(
+            model,
+            out,
+            recipe,
+            text=text,
+            overwrite=overwrite,
+            resume=resume,
+            save_every=save_every,
+            threads=threads,
+            report=report,
+            read=count,
+            say=say,
+        )
     for what, shares in (("before", trained.right_before), ("after", trained.right)):
         listed = ", ".join(f"{share:.0%}" for share in shares)
         say(f"held-out drafts {what} training, right by place: {listed}")

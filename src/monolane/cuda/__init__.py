@@ -7,13 +7,11 @@ from monolane.cuda._compile import compiler_version
 from monolane.cuda._device import Device, GpuInfo
 from monolane.cuda._driver import CudaDevice
 from monolane.cuda._executor import CudaExecutor
-from monolane.cuda._formats import DTYPES, check_weights
-from monolane.cuda._probe import DRIVER, Lack, Machine, examine
+from monolane.cuda._formats import check_weights
+from monolane.cuda._probe import Lack, Machine, examine
 from monolane.cuda._requirements import check_fit
 
 __all__ = [
-    "DRIVER",
-    "DTYPES",
     "CudaDevice",
     "CudaExecutor",
     "Device",

@@ -74,8 +74,3 @@ PREDICTIONS = {
         "two numbers of 16 bits in a word, of hidden units and of K and V", (0, 3), (0, 3)
     ),
 }
-
-
-def names_of(switches: Switch) -> tuple[str, ...]:
-    """Return the names of switches that are on, as a results file has them."""
-    return tuple(x.name.lower() for x in Switch if x in switches and x.name is not None)

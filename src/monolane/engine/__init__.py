@@ -8,12 +8,7 @@ from monolane.engine._draft_stats import DraftCounts
 from monolane.engine._engine import Engine, Prompt
 from monolane.engine._files import ModelFiles
 from monolane.engine._open_executor import open_executor
-from monolane.engine._parameters import (
-    MAX_LOGIT_BIASES,
-    SamplingParams,
-    Speculation,
-    check_speculation,
-)
+from monolane.engine._parameters import SamplingParams, Speculation, check_speculation
 from monolane.engine._registry import BACKEND_NAMES, find_backend
 from monolane.engine._result import FinishReason, Generation, Piece, Timings
 from monolane.engine._stream import Stream
@@ -21,7 +16,6 @@ from monolane.executor_api import Guide, RankAddresses, TokenLogprob
 
 __all__ = [
     "BACKEND_NAMES",
-    "MAX_LOGIT_BIASES",
     "Constraint",
     "DraftCounts",
     "DraftModel",

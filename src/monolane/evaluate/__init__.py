@@ -18,13 +18,12 @@ from monolane.evaluate._report import (
     render_page,
     write_report,
 )
-from monolane.evaluate._select_tasks import TASK_NAMES, EvalOptions, evaluate, make_tasks
+from monolane.evaluate._select_tasks import EvalOptions, evaluate, make_tasks
 from monolane.evaluate._target import (
     EngineSubject,
     ScoringSubject,
     ServerSubject,
     Subject,
-    hash_model,
     open_engine,
 )
 from monolane.evaluate._task import Outcome, Task
@@ -33,7 +32,6 @@ from monolane.evaluate._windows import Text, Window, cut_text, help_topics
 
 __all__ = [
     "PUBLISHED",
-    "TASK_NAMES",
     "Answer",
     "Decoding",
     "EngineSubject",
@@ -55,7 +53,6 @@ __all__ = [
     "build_report",
     "cut_text",
     "evaluate",
-    "hash_model",
     "help_topics",
     "interval",
     "make_tasks",

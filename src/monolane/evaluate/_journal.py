@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from monolane.errors import RequestError
@@ -69,12 +68,7 @@ class Journal:
     def __enter__(self) -> "Journal":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _write(self, line: Mapping[str, Any]) -> None:

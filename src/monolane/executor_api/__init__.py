@@ -14,7 +14,6 @@ from monolane.executor_api._abi import (
     SETUP,
     SPAN,
     TOKEN,
-    PackedAdvances,
     cpp_header,
     pack,
     pack_setup,
@@ -27,7 +26,7 @@ from monolane.executor_api._rank_addresses import (
     read_key,
     split_address,
 )
-from monolane.executor_api._request import AUTO_DRAFTS, DRAFTERS, TEXT_END, Advance, Guide
+from monolane.executor_api._request import AUTO_DRAFTS, TEXT_END, Advance, Guide
 from monolane.executor_api._saved_kv import Kept, KeptBytes, bytes_of
 from monolane.executor_api._token import TokenEvent, TokenLogprob, describe_logprobs
 
@@ -35,7 +34,6 @@ __all__ = [
     "ADVANCE",
     "AUTO_DRAFTS",
     "BIAS",
-    "DRAFTERS",
     "DRAW",
     "MAX_LOGPROBS",
     "SETUP",
@@ -50,7 +48,6 @@ __all__ = [
     "KeptBytes",
     "Loading",
     "MakeExecutor",
-    "PackedAdvances",
     "RankAddresses",
     "TokenEvent",
     "TokenLogprob",

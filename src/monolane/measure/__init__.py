@@ -7,7 +7,6 @@ where the time of an agent's run goes.
 """
 
 from monolane._results import (
-    SCHEMA,
     Record,
     ResultsError,
     build_document,
@@ -24,7 +23,7 @@ from monolane.measure._agent_loop.run import record_loop
 from monolane.measure._arithmetic import ArithmeticProbe
 from monolane.measure._bandwidth import ReadProbe
 from monolane.measure._cases import DecodeCase, LoadedModel, PrefillCase, bench_cases
-from monolane.measure._first_token import FirstToken, first_token
+from monolane.measure._first_token import first_token
 from monolane.measure._load import (
     IdPrompts,
     Level,
@@ -58,14 +57,12 @@ from monolane.measure._trace import take_trace, trace_epoch
 from monolane.measure._writing import writing_told
 
 __all__ = [
-    "SCHEMA",
     "SYNTHETIC",
     "ArithmeticProbe",
     "Call",
     "Case",
     "DecodeCase",
     "Failure",
-    "FirstToken",
     "IdPrompts",
     "Level",
     "Load",

@@ -11,46 +11,36 @@ from monolane.sim._constants import (
     NAMES,
     Constant,
     Level,
-    Timing,
     latencies,
     timings,
 )
 from monolane.sim._draw import draw_sweep, draw_timeline
-from monolane.sim._forecast import EPOCH_TOKENS, PARTS, Forecast, Uncertainty, forecast
+from monolane.sim._forecast import Forecast, forecast
 from monolane.sim._machine import Machine, find_machine, find_processor
 from monolane.sim._published_figures import Row, Table, seeds_report
 from monolane.sim._rates import Rates
-from monolane.sim._scenario import CONTEXT, Scenario, run_scenario
-from monolane.sim._simulate import Run, Simulation, Step
+from monolane.sim._scenario import Scenario, run_scenario
+from monolane.sim._simulate import Simulation, Step
 from monolane.sim._spelled import spelled
-from monolane.sim._sweep import SWEEPS, Point, Sweep, run_sweep
-from monolane.sim._timetable import Ranks, Timetable
+from monolane.sim._sweep import SWEEPS, run_sweep
+from monolane.sim._timetable import Ranks
 from monolane.sim._variant import with_lanes, with_reduce
 
 __all__ = [
-    "CONTEXT",
-    "EPOCH_TOKENS",
     "LEVELS",
     "NAMES",
-    "PARTS",
     "SWEEPS",
     "Constant",
     "Forecast",
     "Level",
     "Machine",
-    "Point",
     "Ranks",
     "Rates",
     "Row",
-    "Run",
     "Scenario",
     "Simulation",
     "Step",
-    "Sweep",
     "Table",
-    "Timetable",
-    "Timing",
-    "Uncertainty",
     "back_solve",
     "draw_sweep",
     "draw_timeline",

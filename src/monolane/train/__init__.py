@@ -4,11 +4,9 @@ Needs ``pip install 'monolane[train]'``, but for configs and forecasts of them. 
 is its command.
 """
 
-from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from monolane.errors import MissingExtraError
+from monolane._lazy import torch_names
 from monolane.train._config import (
     RunConfig,
     kept_settings,
@@ -20,39 +18,34 @@ from monolane.train._demo.recipe import DemoRecipe
 from monolane.train._forecast import forecast
 
 if TYPE_CHECKING:
-    from monolane.train._with_torch import (
-        Fleet,
-        Measured,
-        Observer,
-        Observers,
-        Progress,
-        RestartPolicy,
-        StepRecord,
-        check_boards,
-        deferred_interrupt,
-        disk_errors_told,
-        export_run,
-        find_damage,
-        held,
-        is_sealed,
-        launch_run,
-        read_weights,
-        run_observers,
-        standard_listeners,
-        sum_file,
-        train_demo,
-        train_run,
-        write_seal,
-    )
+    from monolane.train._checkpoints import Progress
+    from monolane.train._checksums import find_damage, is_sealed, sum_file, write_seal
+    from monolane.train._convert import export_run, read_weights
+    from monolane.train._demo.card import Measured
+    from monolane.train._demo.train import train_demo
+    from monolane.train._interrupt import deferred_interrupt
+    from monolane.train._launch.run import launch_run
+    from monolane.train._launch.supervisor import Fleet, RestartPolicy
+    from monolane.train._lock import held
+    from monolane.train._loggers import check_boards, run_observers, standard_listeners
+    from monolane.train._record import Observer, Observers, StepRecord
+    from monolane.train._run import disk_errors_told, train_run
 else:
-
-    def __getattr__(name: str) -> object:
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if not all(map(find_spec, ("torch", "transformers", "tomli_w"))):
-            raise MissingExtraError("training (monolane.train)", "train")
-        return getattr(import_module("monolane.train._with_torch"), name)
-
+    _MODULES = {
+        "_checkpoints": ("Progress",),
+        "_checksums": ("find_damage", "is_sealed", "sum_file", "write_seal"),
+        "_convert": ("export_run", "read_weights"),
+        "_demo.card": ("Measured",),
+        "_demo.train": ("train_demo",),
+        "_interrupt": ("deferred_interrupt",),
+        "_launch.run": ("launch_run",),
+        "_launch.supervisor": ("Fleet", "RestartPolicy"),
+        "_lock": ("held",),
+        "_loggers": ("check_boards", "run_observers", "standard_listeners"),
+        "_record": ("Observer", "Observers", "StepRecord"),
+        "_run": ("disk_errors_told", "train_run"),
+    }
+    __getattr__ = torch_names(__name__, _MODULES, "training (monolane.train)", "train")
 
 __all__ = [
     "DemoRecipe",

@@ -4,11 +4,9 @@ Conversion needs no torch. Fine-tuning and distillation need ``pip install 'mono
 ``monolane sft`` and ``monolane retrofit`` run them.
 """
 
-from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from monolane.errors import MissingExtraError
+from monolane._lazy import torch_names
 from monolane.tune._chat_tokens import ChatEncoder
 from monolane.tune._generation_template import marked_template
 from monolane.tune._lanes import HeadName
@@ -33,28 +31,18 @@ if TYPE_CHECKING:
     from monolane.tune._precision import products_dtype
     from monolane.tune._sft import tune_folder
     from monolane.tune._teacher_topk import BestTokens
-
-# What needs torch, which takes seconds to load: imported when it is first asked for, so that what
-# cannot be done is refused before.
-_HEAVY = {
-    "_teacher_topk": ("BestTokens",),
-    "_distil": ("annealed", "distil_folder", "heal", "held_out_loss", "layer_share"),
-    "_divergence": ("divergence",),
-    "_heads": ("HeadsRecipe", "TrainedHeads", "train_heads"),
-    "_lora": ("add_lora", "merge_adapter"),
-    "_precision": ("products_dtype",),
-    "_sft": ("tune_folder",),
-    "_fast_cpu_model": ("keep_freed_memory", "swift"),
-}
-_MODULES = {name: module for module, names in _HEAVY.items() for name in names}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if not all(map(find_spec, ("torch", "transformers", "tomli_w"))):
-        raise MissingExtraError("fine-tuning (monolane.tune)", "sft")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+else:
+    _MODULES = {
+        "_teacher_topk": ("BestTokens",),
+        "_distil": ("annealed", "distil_folder", "heal", "held_out_loss", "layer_share"),
+        "_divergence": ("divergence",),
+        "_heads": ("HeadsRecipe", "TrainedHeads", "train_heads"),
+        "_lora": ("add_lora", "merge_adapter"),
+        "_precision": ("products_dtype",),
+        "_sft": ("tune_folder",),
+        "_fast_cpu_model": ("keep_freed_memory", "swift"),
+    }
+    __getattr__ = torch_names(__name__, _MODULES, "fine-tuning (monolane.tune)", "sft")
 
 
 __all__ = [

@@ -14,7 +14,6 @@ not the Trainer: two models and a share that changes every step are all of it.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -29,17 +28,16 @@ from monolane._schedule import Wsd
 from monolane.errors import BackendError, RequestError, TextError
 from monolane.hf import LaneformerForCausalLM, load_whole
 from monolane.model import check_replaceable, open_laneformer
-from monolane.train import deferred_interrupt, disk_errors_told, held
-from monolane.tune._distil_checkpoint import Keeper
+from monolane.train import deferred_interrupt
 from monolane.tune._divergence import divergence
 from monolane.tune._fast_cpu_model import swift
 from monolane.tune._precision import products_dtype
 from monolane.tune._recipe import AnnealRecipe, Objective, Order
 from monolane.tune._run_state import (
     Gradients,
+    Keeper,
     check_finite,
-    damage_line,
-    open_run,
+    opened_run,
     weights_digest,
 )
 from monolane.tune._staging import publish, rounded_tensors
@@ -167,26 +165,26 @@ def distil_folder(
             f"{delayed}: expected token ids below vocab_size = {shape.vocab_size}, but its "
             f"tokenizer gives {largest}; take the tokenizer that belongs to these weights"
         )
-    run = destination.with_name(f"{destination.name}.run")
     facts = {
-        "recipe": json.loads(json.dumps(asdict(recipe))),
+        "recipe": asdict(recipe),
         "products": str(dtype).removeprefix("torch."),  # what "auto" was on this machine
         "data": hashlib.sha256(windows.train_RC.tobytes()).hexdigest(),
         "model": hashlib.sha256((delayed / "config.json").read_bytes()).hexdigest(),
         "teacher": weights_digest(dense.glob("*.safetensors")),
         "student": weights_digest(delayed.glob("*.safetensors")),
     }
-    with disk_errors_told(run), held(run), deferred_interrupt() as asked:
-        open_run(run, facts, resume, newer=("teacher", "student"))
-        keeper = Keeper(run, save_every, asked)
-        state, damaged = keeper.load() if resume else (None, {})
-        for step, fault in damaged.items():
-            say(damage_line(step, fault))
+    with (
+        opened_run(destination, facts, resume, newer=("teacher", "student")) as run,
+        deferred_interrupt() as asked,
+    ):
+        keeper = Keeper(run.folder, save_every, asked)
+        for line in run.told:
+            say(line)
         teacher, student = _load(dense).to(place), _load(delayed).to(place)
         best = None
         if recipe.objective == "distil" and recipe.best:
-            best = BestTokens(kept or run / "best", teacher, windows, recipe.best, dtype)
-        healed = heal(teacher, student, windows, recipe, report, keeper, state, best)
+            best = BestTokens(kept or run.folder / "best", teacher, windows, recipe.best, dtype)
+        healed = heal(teacher, student, windows, recipe, report, keeper, run.state(), best)
         check_finite(student)
         tensors = rounded_tensors(shape, student)
         values: dict[str, Any] = {"recipe": recipe, "healed": healed}

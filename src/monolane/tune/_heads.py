@@ -10,7 +10,6 @@ Shape legend: N places of a step, D hidden, F inner, R drafted vocabulary, V voc
 """
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -36,14 +35,13 @@ from monolane.model import (
     folder_aside,
 )
 from monolane.sources import find_model
-from monolane.train import deferred_interrupt, disk_errors_told, held
-from monolane.tune._distil_checkpoint import Keeper
+from monolane.train import deferred_interrupt
 from monolane.tune._heads_material import Material, gather, given_texts
 from monolane.tune._run_state import (
     Gradients,
+    Keeper,
     check_finite,
-    damage_line,
-    open_run,
+    opened_run,
     weights_digest,
 )
 
@@ -126,18 +124,18 @@ def train_heads(
         torch.set_num_threads(threads)
     context = min(recipe.context, files.config.max_positions)
     given_RC = None if text is None else _given_texts(files, text, context, recipe.seed)
-    run = destination.with_name(f"{destination.name}.run")
     facts = {
-        "recipe": json.loads(json.dumps(asdict(recipe))),
+        "recipe": asdict(recipe),
         "weights": weights_digest(files.weight_files()),
         "texts": None if given_RC is None else hashlib.sha256(given_RC.tobytes()).hexdigest(),
     }
-    with disk_errors_told(run), held(run), deferred_interrupt() as asked:
-        open_run(run, facts, resume, newer=("weights", "texts"))
-        keeper = Keeper(run, save_every, asked)
-        state, damaged = keeper.load() if resume else (None, {})
-        for step, fault in damaged.items():
-            say(damage_line(step, fault))
+    with (
+        opened_run(destination, facts, resume, newer=("weights", "texts")) as run,
+        deferred_interrupt() as asked,
+    ):
+        keeper = Keeper(run.folder, save_every, asked)
+        for line in run.told:
+            say(line)
 
         def count() -> None:
             read()
@@ -148,11 +146,11 @@ def train_heads(
         with Engine.load(
             path, "cpu", context=context, max_sequences=8, prefix_cache="off"
         ) as engine:
-            where = run / "texts"
+            where = run.folder / "texts"
             material = gather(engine, where, given_RC, recipe.texts, context, recipe.seed, count)
         training = _Training(weights, material, recipe)
         before = training.measure()
-        training.run(keeper, state, report)
+        training.run(keeper, run.state(), report)
         check_finite(training.block)
         heads = training.heads()
         with folder_aside(destination) as folder:

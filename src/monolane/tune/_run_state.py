@@ -6,28 +6,78 @@ checkpoint-<step>/      a state, with its seal (``monolane.train``): whole, or p
 
 import json
 import math
+import os
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from monolane.errors import CheckpointError, TrainingError
-from monolane.train import find_damage, is_sealed, sum_file
+from monolane.train import (
+    disk_errors_told,
+    find_damage,
+    held,
+    is_sealed,
+    sum_file,
+    write_seal,
+)
 
 _RUN = "run.json"
 _PREFIX = "checkpoint-"
+_STATE = "state.pt"
+_KEPT = 2  # of a Keeper's checkpoints: the last so many
 PATIENCE = 4  # gradients in a row that are not finite; then the run has diverged
 
 
-def open_run(
-    run: Path, facts: Mapping[str, Any], resume: bool, newer: Collection[str] = ()
-) -> None:
-    """Begin a run in the folder ``run``, or hold a resumed one to the ``facts`` it began with.
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that this process alone does."""
 
-    ``newer`` are facts that older runs did not keep: such a run is not asked for them.
+    folder: Path
+    newest: Path | None  # the checkpoint that it goes on from
+    damaged: dict[int, str]  # checkpoints that were passed over, and why
+
+    def state(self) -> dict[str, Any] | None:
+        """Read what a Keeper kept in the newest checkpoint; None where there is none."""
+        if self.newest is None:
+            return None
+        path = self.newest / _STATE
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        return state
+
+    @property
+    def told(self) -> list[str]:
+        """A line about each checkpoint that was passed over."""
+        found = self.damaged.items()
+        return [f"the checkpoint of step {step} is left out: {fault}" for step, fault in found]
+
+
+@contextmanager
+def opened_run(
+    out: Path, facts: Mapping[str, Any], resume: bool, newer: Collection[str] = ()
+) -> Iterator[OpenRun]:
+    """Begin the run of ``out``, or hold a resumed one to the ``facts`` that it began with.
+
+    ``newer`` are facts that older runs did not keep: such a run is not asked for them. In here a
+    disk that refuses is told. Checkpoints behind the newest whole one are removed: their steps will
+    be done again.
     """
+    run = out.with_name(f"{out.name}.run")
+    with disk_errors_told(run), held(run):
+        _check_facts(run, json.loads(json.dumps(facts)), resume, newer)
+        newest, damaged = newest_checkpoint(run) if resume else (None, {})
+        done = 0 if newest is None else int(newest.name.removeprefix(_PREFIX))
+        for step in _steps(run):
+            if step > done:
+                shutil.rmtree(checkpoint_path(run, step), ignore_errors=True)
+        yield OpenRun(run, newest, damaged)
+
+
+def _check_facts(run: Path, facts: Mapping[str, Any], resume: bool, newer: Collection[str]) -> None:
     path = run / _RUN
     if not resume:
         if path.exists():
@@ -67,10 +117,8 @@ def newest_checkpoint(run: Path) -> tuple[Path | None, dict[int, str]]:
 
     None where none was ever finished; CheckpointError where all that were are damaged.
     """
-    names = (path.name.removeprefix(_PREFIX) for path in run.glob(f"{_PREFIX}*"))
-    steps = sorted((int(name) for name in names if name.isdecimal()), reverse=True)
     damaged: dict[int, str] = {}
-    for step in steps:
+    for step in reversed(_steps(run)):
         folder = checkpoint_path(run, step)
         if not is_sealed(folder):  # killed while it was written
             continue
@@ -87,23 +135,45 @@ def newest_checkpoint(run: Path) -> tuple[Path | None, dict[int, str]]:
     return None, damaged
 
 
-def drop_after(run: Path, newest: Path | None) -> None:
-    """Remove the checkpoints of later steps, which will be done again: they would count as kept."""
-    done = 0 if newest is None else int(newest.name.removeprefix(_PREFIX))
-    for path in run.glob(f"{_PREFIX}*"):
-        name = path.name.removeprefix(_PREFIX)
-        if name.isdecimal() and int(name) > done:
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def checkpoint_path(run: Path, step: int) -> Path:
     """Return where the checkpoint after ``step`` steps lies."""
     return run / f"{_PREFIX}{step}"
 
 
-def damage_line(step: int, fault: str) -> str:
-    """Return the line that tells of a checkpoint that was passed over."""
-    return f"the checkpoint of step {step} is left out: {fault}"
+def _steps(run: Path) -> list[int]:
+    """Return the steps of a run's checkpoints, whole or not, in order."""
+    names = (path.name.removeprefix(_PREFIX) for path in run.glob(f"{_PREFIX}*"))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+class Keeper:
+    """Keeps the state of one run in its folder; ``asked`` says whether a signal wants the end."""
+
+    def __init__(self, run: Path, every: int, asked: Callable[[], int]) -> None:
+        self._run = run
+        self._every = every
+        self._asked = asked
+
+    def after(self, step: int, last: bool, state: Callable[[], dict[str, Any]]) -> None:
+        """Keep the state after ``step`` steps if it is due; KeyboardInterrupt if asked to stop."""
+        stop = bool(self._asked())
+        if stop or last or step % self._every == 0:
+            self._save(step, state())
+        if stop:
+            raise KeyboardInterrupt
+
+    def _save(self, step: int, state: dict[str, Any]) -> None:
+        folder = checkpoint_path(self._run, step)
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that died while it wrote
+        folder.mkdir()
+        with (folder / _STATE).open("wb") as file:  # ours: a full disk is then an OSError
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        write_seal(folder, [folder / _STATE])
+        for old in _steps(self._run)[:-_KEPT]:
+            if old < step:
+                shutil.rmtree(checkpoint_path(self._run, old), ignore_errors=True)
 
 
 class Gradients:

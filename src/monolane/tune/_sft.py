@@ -5,7 +5,6 @@ masking and packing, and these are ours, because the ids must be those that the 
 run's state lies next to the folder, in ``<out>.run``: the folder is filled when all is done.
 """
 
-import json
 import math
 import os
 import warnings
@@ -33,8 +32,6 @@ from monolane.train import (
     Observers,
     check_boards,
     deferred_interrupt,
-    disk_errors_told,
-    held,
     run_observers,
 )
 from monolane.tune._generation_template import marked_template
@@ -48,14 +45,7 @@ from monolane.tune._material import (
     trained_context,
 )
 from monolane.tune._recipe import SftRecipe
-from monolane.tune._run_state import (
-    check_finite,
-    damage_line,
-    drop_after,
-    newest_checkpoint,
-    open_run,
-    weights_digest,
-)
+from monolane.tune._run_state import check_finite, opened_run, weights_digest
 from monolane.tune._staging import publish, rounded_tensors
 from monolane.tune._trainer import RowStream, StreamTrainer
 from monolane.tune._trainer_callback import Report, Score, Watch
@@ -106,26 +96,23 @@ def tune_folder(
     _check_ids(material, config, source)
     steps = recipe.steps or math.ceil(recipe.epochs * len(material.rows) / recipe.rows_per_step)
     schedule = Wsd.of(steps, recipe.warmup_share, recipe.decay_share)
-    run = out.with_name(f"{out.name}.run")
     facts = {
         "format": _FORMAT,
-        "recipe": json.loads(json.dumps(recipe.to_dict())),
+        "recipe": recipe.to_dict(),
         "data": material.digest,
         "rows": material.rows_digest(),
         "model": weights_digest(source.glob("*.safetensors")),
     }
-    with disk_errors_told(run), held(run):
-        open_run(run, facts, resume, newer=("rows",))
-        last, damaged = newest_checkpoint(run) if resume else (None, {})
-        drop_after(run, last)
+    with opened_run(out, facts, resume, newer=("rows",)) as opened:
+        run, last = opened.folder, opened.newest
         template = ChatTemplate.open(source)
         marked = marked_template(template.source)
         (run / "chat_template.training.jinja").write_text(marked, encoding="utf-8")
         start = 0 if last is None else int(last.name.rpartition("-")[2])
         observers = run_observers(run, start, steps, boards)
         try:
-            for step, fault in damaged.items():
-                observers.event(start, "damaged", damage_line(step, fault))
+            for line in opened.told:
+                observers.event(start, "damaged", line)
             observers.event(start, "resume" if last else "start", "")
             model, losses, logged = _trained(
                 source, run, recipe, schedule, material, config, last, save_every, report, observers

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from monolane.measure._agent_loop.call import Call, is_answer, read_call
@@ -76,12 +75,7 @@ class RecordingProxy:
     def __enter__(self) -> "RecordingProxy":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._file.close()

@@ -1,31 +1,18 @@
-"""lm-eval's own Transformers model and ours on the same items, log-likelihood by log-likelihood.
+"""Tasks out of Python's own library, and what two models of lm-eval's say to them.
 
-    python bench/harness_parity.py [MODEL] [--items 48] [--out DIR]
-
-Needs ``pip install 'monolane[hf,lmeval]'``. MODEL [smollm2] is a .gguf file, or a folder that
-Transformers reads by itself. Both read the same float32 weights, those of a file dequantised, each
-with its own tokenizer. Two tasks are made of Python's own library, since lm-eval's own need the
-Hub: which of four goes on from here, and how probable a text is as a whole. The last rows hold the
-file's own codes against Transformers: what that costs is no fault, so nothing is asked of it.
+lm-eval's own tasks need the Hub. Two are made here: which of four goes on from here, and how
+probable a text is as a whole.
 """
 
-import argparse
 import json
 import math
 import sysconfig
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _command import ROOT
-from _document import publish
-from _program import run_script
-
-from monolane.engine import Engine
-from monolane.measure import Record, shown_word
-from monolane.model import ModelConfig, is_gguf
-from monolane.sources import find_model, unpack_gguf
+from monolane.measure import Record
+from monolane.model import ModelConfig
 
 CHOICES, BEGINNING, CONTINUATION, WHOLE = 4, 160, 64, 1500  # of an item; characters
 # Read in this order; each gives texts of its own to as many items as it has room for.
@@ -146,58 +133,3 @@ def sizes_of(model: Any, folder: Path) -> dict[str, list[int]]:
         ],
         ROLLING: [len(model.tok_encode(row["text"], add_special_tokens=False)) for row in texts],
     }
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", nargs="?", default="smollm2")
-    parser.add_argument("--items", type=int, default=48)
-    parser.add_argument("--out", type=Path, help="folder for the results file")
-    options = parser.parse_args()
-    from importlib.metadata import version
-
-    from lm_eval.models.huggingface import HFLM
-
-    from monolane.evaluate._harness.models import EngineModel
-
-    stored = find_model(options.model)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder, tasks = stored, Path(scratch) / "tasks"
-        tasks.mkdir()
-        write_tasks(tasks, options.items)
-        if is_gguf(stored):
-            folder = Path(scratch) / "float32"
-            unpack_gguf(stored, folder)
-        theirs = ask(HFLM(str(folder), device="cpu", dtype="float32", batch_size=1), tasks)
-        records = []
-        with Engine.load(folder, "cpu", "float32", prefix_cache="off") as engine:
-            model, config = EngineModel(engine), engine.config
-            sizes = sizes_of(model, tasks)
-            for record in compare(config, ask(model, tasks), theirs, sizes):
-                apart = record["largest_difference_nats_per_token"]
-                if apart > tolerance(config):
-                    record = {
-                        "name": record["name"],
-                        "task": record["task"],
-                        "error": f"{apart:.2g} nats a token apart",
-                    }
-                records.append(record | {"dtype": "float32"})
-        if is_gguf(stored):
-            with Engine.load(stored, "cpu", prefix_cache="off") as engine:
-                for record in compare(config, ask(EngineModel(engine), tasks), theirs, sizes):
-                    del record["allowed_nats_per_token"]
-                    records.append(record | {"dtype": engine.backend.dtype})
-    about = {"engine": "monolane", "model": shown_word(options.model, ROOT), "backend": "cpu"}
-    versions = {name: version(name) for name in ("lm-eval", "transformers", "torch")}
-    publish(
-        [about | record for record in records],
-        f"harness-parity-{stored.stem.lower()}",
-        options.out,
-        timed=False,
-        versions=versions,
-    )
-
-
-if __name__ == "__main__":
-    run_script(main)

@@ -1,13 +1,10 @@
 """Ranks joined by TCP: killed, stopped, their links closed or cut, at random moments.
 
-    python bench/far_rank_faults.py --faults 200 --ranks 2 4 --out bench/results
-
-All ranks are on this host, each a process of its own behind a wire (_wire.py). A link that is
+All ranks are on this host, each a process of its own behind a wire (rank_wire.py). A link that is
 closed ends for both sides; of one that is cut nobody is told, and it is closed when the error has
 been raised, as a host's keepalive would. Each time: is the right rank named, how soon, has the next
 request the bits of the first, and are all threads and sockets given back? A rank that was killed is
-started again first, one that was stopped goes on. docs/ranks.md quotes it,
-tests/cpu/test_far_rank_faults.py does the same with a few faults.
+started again first, one that was stopped goes on.
 """
 
 import os
@@ -23,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from _faults import DEMO, HANGS, PATIENCE, Outcome, Strike, ask, be_in, run_faults
-from _wire import Link, Wire
+from rank_wire import Link, Wire
+from struck import DEMO, HANGS, PATIENCE, Outcome, Strike, ask, be_in
 
 from monolane.cpu import CpuExecutor
 from monolane.errors import BackendError
@@ -43,9 +40,9 @@ class Struck(Outcome):
     error: str = ""  # where not all is well
 
     @property
-    def left(self) -> dict[str, int]:
-        """Return it by the name of a record's field."""
-        return {"left": self.held}
+    def left(self) -> int:
+        """Threads and sockets that were not given back."""
+        return self.held
 
 
 class Host:
@@ -209,8 +206,3 @@ def open_world(ranks: int, patience: float = PATIENCE) -> Iterator[Strike[Struck
     """Start ranks; what strikes them or a link, at random."""
     with closing(World(ranks, patience)) as world:
         yield lambda rng: strike(world, rng, rng.choice(KINDS), rng.choice(STAGES))
-
-
-if __name__ == "__main__":
-    about = (__doc__ or "").splitlines()[0]
-    run_faults(about, "far-rank-faults", Struck, open_world, "tcp: ")

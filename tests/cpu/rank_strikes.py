@@ -1,11 +1,7 @@
-"""Ranks killed, stopped or without memory to share, at random moments; and what comes of it.
-
-    python bench/rank_faults.py --faults 200 --out bench/results
+"""Ranks killed, stopped or without memory to share, at random moments.
 
 A fault is found by the next wait for the lost rank. Each time: is the right rank named, how soon,
-is a process or a segment left, and has the next request the bits of the first? docs/ranks.md quotes
-it. tests/cpu/test_rank_faults.py does the same with a few faults. With a journal, a run that was
-broken off goes on where it was.
+is a process or a segment left, and has the next request the bits of the first?
 """
 
 import os
@@ -20,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from _faults import DEMO, HANGS, IDS, PATIENCE, Outcome, Strike, ask, be_in, run_faults
+from struck import DEMO, HANGS, IDS, PATIENCE, Outcome, ask, be_in
 
 from monolane.cpu import CpuExecutor
 from monolane.errors import BackendError, RankError
@@ -38,20 +34,9 @@ class Struck(Outcome):
     segments: int  # held open beyond those before the fault, when the next request had been served
 
     @property
-    def left(self) -> dict[str, int]:
-        """Return both by the names of a record's fields."""
-        return {"left_processes": self.processes, "left_segments": self.segments}
-
-
-@contextmanager
-def open_world(ranks: int, patience: float = PATIENCE) -> Iterator[Strike[Struck]]:
-    """Start ranks; what strikes them, at random."""
-    executor = open_ranks(ranks, patience)
-    try:
-        wanted = ask(executor)
-        yield lambda rng: strike_any(executor, rng, wanted)
-    finally:
-        executor.close()
+    def left(self) -> int:
+        """Both together; no segment may be missing either."""
+        return self.processes + abs(self.segments)
 
 
 def open_ranks(ranks: int, patience: float = PATIENCE) -> CpuExecutor:
@@ -183,8 +168,3 @@ def fail_to_start(executor: CpuExecutor) -> bool:
     except BackendError as error:
         return "memory to share, got: File too large" in str(error)
     return False
-
-
-if __name__ == "__main__":
-    about = (__doc__ or "").splitlines()[0]
-    run_faults(about, "rank-faults", Struck, open_world)
