@@ -100,9 +100,7 @@ class Executor:
 
     @property
     def state_bytes(self) -> int:
-        """
-        Bytes that the states of gated delta rules add to a tail; 0: there are none.
-        """
+        """Bytes that states of a fixed size add to a tail; 0: there are none."""
 
     def save(self, slot: int, begin: int, end: int) -> tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu')], Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')] | None]:
         """

@@ -3,13 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monolane.ops import Operation, modules
 from monolane.reference._operations import Floats
-
-if TYPE_CHECKING:
-    from monolane.reference._layer_pass import LayerPass
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +14,8 @@ class Computation:
     """How an operation is computed: what of the normed stream [L, T, D] joins the stream."""
 
     operation: type[Operation]
-    # Given the operation's sizes, the layer's pass and what it reads.
-    run: Callable[[Any, "LayerPass", Floats], Floats]
+    # Given the operation's sizes, the ``LayerPass`` and what it reads.
+    run: Callable[[Any, Any, Floats], Floats]
     # The shapes of what a sequence keeps of it beside cached rows, which begins as zeros.
     state: Callable[[Any], tuple[tuple[int, ...], ...]] = lambda _: ()
 

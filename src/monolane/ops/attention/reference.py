@@ -6,7 +6,8 @@ K KV heads of a lane, h width of a head; of latents R rank, r turned, n not turn
 
 import numpy as np
 
-from monolane.ops import Attention, QkNorm, Role
+from monolane.ops._names import Role
+from monolane.ops.attention.spec import Attention, QkNorm
 from monolane.reference import Computation, Floats, LayerPass, attend, linear, sigmoid
 
 _PRODUCTS = ((Role.Q, Role.Q_BIAS), (Role.K, Role.K_BIAS), (Role.V, Role.V_BIAS))

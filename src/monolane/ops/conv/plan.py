@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from monolane.model import ModelConfig, Role
-from monolane.ops import Buffer
+from monolane.ops._names import Buffer
 from monolane.ops.conv.reference import sums
 from monolane.ops.conv.spec import Conv
 from monolane.plan.parts import (

@@ -5,7 +5,7 @@ Shape legend: T tokens, D hidden, C channels, K taps.
 
 import numpy as np
 
-from monolane.ops import Role
+from monolane.ops._names import Role
 from monolane.ops.conv.spec import Conv
 from monolane.reference import Computation, Floats, LayerPass, linear
 

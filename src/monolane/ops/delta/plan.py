@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from monolane.model import Delta, ModelConfig, Role
-from monolane.ops import Buffer
+from monolane.ops._names import Buffer
 from monolane.ops.delta.reference import convolve, part_gates, step_states
 from monolane.plan.parts import (
     OUTPUTS,

@@ -6,7 +6,8 @@ query and a key, v of a value.
 
 import numpy as np
 
-from monolane.ops import Delta, Role
+from monolane.ops._names import Role
+from monolane.ops.delta.spec import Delta
 from monolane.reference import Computation, Floats, LayerPass, linear, rms_norm, sigmoid, silu
 
 # Of the lengths by which queries and keys are divided, squared.

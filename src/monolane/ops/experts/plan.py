@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.model import Experts, ModelConfig, Role
-from monolane.ops import Buffer
+from monolane.ops._names import Buffer
 from monolane.ops.experts.reference import choose_experts
 from monolane.plan.parts import (
     OUTPUTS,

@@ -6,7 +6,8 @@ Shape legend: T tokens, E experts, D hidden, X inner width of an expert.
 import numpy as np
 import numpy.typing as npt
 
-from monolane.ops import Experts, Role
+from monolane.ops._names import Role
+from monolane.ops.experts.spec import Experts
 from monolane.reference import GATES, Computation, Floats, LayerPass, linear, sigmoid, softmax
 
 

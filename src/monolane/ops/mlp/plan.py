@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from monolane.model import Mlp, ModelConfig, Role
-from monolane.ops import Buffer
+from monolane.ops._names import Buffer
 from monolane.plan.parts import (
     OUTPUTS,
     Builder,

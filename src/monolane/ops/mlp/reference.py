@@ -3,7 +3,8 @@
 Shape legend: L lanes, T tokens, D hidden.
 """
 
-from monolane.ops import Mlp, Role
+from monolane.ops._names import Role
+from monolane.ops.mlp.spec import Mlp
 from monolane.reference import GATES, Computation, Floats, LayerPass, linear
 
 

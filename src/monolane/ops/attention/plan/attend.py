@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.model import Attention, ModelConfig
-from monolane.ops import Buffer
+from monolane.ops._names import Buffer
 from monolane.plan.parts import (
     Builder,
     Floats,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from monolane.model import Attention, Latent, ModelConfig, Role
-from monolane.ops import Buffer
+from monolane.ops._names import Buffer
 from monolane.plan.parts import (
     Builder,
     Kind,

@@ -4,7 +4,7 @@ Where attention has a gate, what is merged is multiplied by its sigmoids.
 """
 
 from monolane.model import Attention, ModelConfig, Role
-from monolane.ops import Buffer
+from monolane.ops._names import Buffer
 from monolane.plan.parts import (
     OUTPUTS,
     Builder,

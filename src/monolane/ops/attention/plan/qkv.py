@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from monolane.model import Attention, ModelConfig, QkNorm, Role
-from monolane.ops import Buffer
+from monolane.ops._names import Buffer
 from monolane.plan.parts import (
     Builder,
     Floats,
