@@ -111,10 +111,13 @@ async function begin(mode, prompt, parent) {
     await answer(turn, running.signal);
   } finally {
     clearInterval(saving);
-    running = null;
-    composer.running = false;
     asked.updated = Date.now();
-    await library.save(asked);
+    try {
+      await library.save(asked); // first: whoever sees that it is over may reload the page
+    } finally {
+      running = null;
+      composer.running = false;
+    }
   }
 }
 
