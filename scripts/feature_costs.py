@@ -27,6 +27,7 @@ FEATURES = {  # commit, or a range of them: what it brought
     "c153f38": "layer: latent attention",
     "395007e": "layer: a shared expert's gate",
     "c796d4b": "layer: gated delta rules",
+    "71299b7": "layer: a gated short convolution, on reference and cpu",
     "9706bbe": "draw: three penalties",
     "7a9e195": "load: KV cache in int8 and int4",
     "035781b": "load: experts in a file",

@@ -1,4 +1,6 @@
-"""The HTTP server: OpenAI's API on one engine, with a stated policy of who decodes when.
+"""The HTTP server: the APIs of OpenAI, Anthropic and llama.cpp on one engine.
+
+Who decodes when is a stated policy.
 
 ``serve`` runs it until a signal; ``build_app`` is the same as an ASGI application.
 """
