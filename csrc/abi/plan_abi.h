@@ -277,6 +277,7 @@ struct PlanAttention {
   int32_t kv_heads;   // K, over all lanes; 1 where latents are cached
   int32_t head_dim;   // h, of a cached key and a query that meets it; of latents R + r
   int32_t splits;     // S: parts into which the keys of a KV head are cut
+  int32_t keys_of;    // the layer whose cached keys and values it reads; -1: its own
   int32_t window;     // keys visible to a query, itself included; 0: all
   PlanRotary rotary;  // what turns queries and keys; kNone: nothing
   int32_t gate;       // 1: of each head Q has rows of the query, then of a gate
@@ -284,17 +285,18 @@ struct PlanAttention {
   int32_t at_once;    // tokens whose attention to a chunk of keys is asked for at once
   float scale;        // of the scores
 };
-static_assert(sizeof(PlanAttention) == 40);
+static_assert(sizeof(PlanAttention) == 44);
 static_assert(offsetof(PlanAttention, heads) == 0);
 static_assert(offsetof(PlanAttention, kv_heads) == 4);
 static_assert(offsetof(PlanAttention, head_dim) == 8);
 static_assert(offsetof(PlanAttention, splits) == 12);
-static_assert(offsetof(PlanAttention, window) == 16);
-static_assert(offsetof(PlanAttention, rotary) == 20);
-static_assert(offsetof(PlanAttention, gate) == 24);
-static_assert(offsetof(PlanAttention, qk_norm) == 28);
-static_assert(offsetof(PlanAttention, at_once) == 32);
-static_assert(offsetof(PlanAttention, scale) == 36);
+static_assert(offsetof(PlanAttention, keys_of) == 16);
+static_assert(offsetof(PlanAttention, window) == 20);
+static_assert(offsetof(PlanAttention, rotary) == 24);
+static_assert(offsetof(PlanAttention, gate) == 28);
+static_assert(offsetof(PlanAttention, qk_norm) == 32);
+static_assert(offsetof(PlanAttention, at_once) == 36);
+static_assert(offsetof(PlanAttention, scale) == 40);
 
 struct PlanLatent {
   int32_t rank;        // R: what of a cached key is its value; 0: values are cached
@@ -379,7 +381,7 @@ struct PlanModule {
   PlanExperts experts;
   PlanMlp mlp;
 };
-static_assert(sizeof(PlanModule) == 176);
+static_assert(sizeof(PlanModule) == 180);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
@@ -388,11 +390,11 @@ static_assert(offsetof(PlanModule, scale) == 16);
 static_assert(offsetof(PlanModule, scratch) == 20);
 static_assert(offsetof(PlanModule, state) == 24);
 static_assert(offsetof(PlanModule, attention) == 40);
-static_assert(offsetof(PlanModule, latent) == 80);
-static_assert(offsetof(PlanModule, conv) == 92);
-static_assert(offsetof(PlanModule, delta) == 104);
-static_assert(offsetof(PlanModule, experts) == 124);
-static_assert(offsetof(PlanModule, mlp) == 168);
+static_assert(offsetof(PlanModule, latent) == 84);
+static_assert(offsetof(PlanModule, conv) == 96);
+static_assert(offsetof(PlanModule, delta) == 108);
+static_assert(offsetof(PlanModule, experts) == 128);
+static_assert(offsetof(PlanModule, mlp) == 172);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first

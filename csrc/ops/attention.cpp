@@ -25,6 +25,7 @@ void attend_group(Forward& f, Worker& w, const PlanPhase& phase, int64_t lane, i
   const PlanAttention& a = f.module(phase).attention;
   const int64_t heads = a.heads / h.lanes, group = a.heads / a.kv_heads, dim = a.head_dim;
   const int64_t cached_head = lane * (a.kv_heads / h.lanes) + kv_head;
+  const int64_t layer = a.keys_of < 0 ? phase.layer : a.keys_of;  // whose keys and values
   const int64_t first = kv_head * group, stride = dim + 2, slot = f.pass.rows[tokens.begin].slot;
   float* sums = Scratch(w).take(a.at_once * group * stride);  // of a chunk
   const auto end = [&](int64_t t) { return int64_t{f.pass.rows[t].position} + 1; };
@@ -51,9 +52,9 @@ void attend_group(Forward& f, Worker& w, const PlanPhase& phase, int64_t lane, i
     const auto count = [&](int64_t t) { return std::min(end(t), (chunk + 1) * kChunk) - from(t); };
     const void* next = nullptr;  // what this worker reads next, where that is easily said
     if ((chunk + a.splits) * kChunk < last) {
-      next = f.cache.key(slot, phase.layer, cached_head, (chunk + a.splits) * kChunk);
+      next = f.cache.key(slot, layer, cached_head, (chunk + a.splits) * kChunk);
     } else if (more_heads && a.splits == 1 && f.pass.width == 1) {
-      next = f.cache.key(slot, phase.layer, cached_head + 1, begin(tokens.begin));
+      next = f.cache.key(slot, layer, cached_head + 1, begin(tokens.begin));
     }
     for (int64_t t = tokens.begin; t < tokens.end;) {
       if (count(t) <= 0) {
@@ -70,8 +71,8 @@ void attend_group(Forward& f, Worker& w, const PlanPhase& phase, int64_t lane, i
       const float* q =
           f.buffer(PlanBuffer::kQuery) + ((lane * h.max_width + t) * heads + first) * dim;
       f.kernels.attend({q, some, group, heads * dim, counts},
-                       f.cache.key(slot, phase.layer, cached_head, from(t)),
-                       f.cache.value(slot, phase.layer, cached_head, from(t)), f.cache.format(),
+                       f.cache.key(slot, layer, cached_head, from(t)),
+                       f.cache.value(slot, layer, cached_head, from(t)), f.cache.format(),
                        dim, dim, a.scale, t + some == tokens.end ? next : nullptr,
                        w.scores->as<float>(), sums);
       const float* added = sums;

@@ -11,7 +11,7 @@ std::vector<KvLayer> kept_of(const Plan& plan) {
   std::vector<KvLayer> layers(plan.header.layers);
   for (const PlanModule& module : plan.modules) {
     const PlanAttention& a = module.attention;
-    if (a.heads == 0) continue;
+    if (a.heads == 0 || a.keys_of >= 0) continue;
     layers.at(module.layer) = {a.window, a.kv_heads, a.head_dim, module.latent.rank > 0 ? 1 : 2};
   }
   return layers;

@@ -16,7 +16,9 @@ from monolane.model import (
     Latent,
     LayerConfig,
     ModelConfig,
+    QkNorm,
     Reduce,
+    Role,
     Rotary,
     Weights,
 )
@@ -82,13 +84,25 @@ BESIDE_LATENT = config_of(
     head_dim=24,
 )
 
+# As Gemma 3n has them: the last layers read what an earlier one of their kind keeps.
+SHARED_KEYS = config_of(
+    layer("attention", "mlp", window=20),
+    layer("attention", "mlp"),
+    layer("attention", "mlp", window=20, keys_of=0),
+    layer("attention", "mlp", keys_of=1),
+    qk_norm=QkNorm.HEAD,
+    qkv_bias=True,
+)
+
 
 def executor_of(weights: Weights, workers: int, dtype: str) -> CpuExecutor:
     return CpuExecutor(weights, context=600, slots=3, workers=workers, dtype=dtype)
 
 
 @pytest.mark.parametrize(
-    "config", [SINGLE, TURNED, BESIDE_LATENT], ids=["single", "turned round", "beside latent"]
+    "config",
+    [SINGLE, TURNED, BESIDE_LATENT, SHARED_KEYS],
+    ids=["single", "turned round", "beside latent", "shared keys"],
 )
 @pytest.mark.parametrize("workers", [1, 3])
 def test_logits_are_the_reference_s(config: ModelConfig, workers: int) -> None:
@@ -100,8 +114,9 @@ def test_logits_are_the_reference_s(config: ModelConfig, workers: int) -> None:
     assert np.abs(executor.logits(0, IDS) - expected).max() < 1e-3
 
 
-def test_a_sequence_is_kept_and_goes_on() -> None:
-    executor = executor_of(weights_of(SINGLE), 2, "bfloat16")
+@pytest.mark.parametrize("config", [SINGLE, SHARED_KEYS], ids=["single", "shared keys"])
+def test_a_sequence_is_kept_and_goes_on(config: ModelConfig) -> None:
+    executor = executor_of(weights_of(config), 2, "bfloat16")
     expected = executor.logits(0, IDS)
     executor.logits(1, IDS[:200])
     executor.restore(2, executor.save(1, 0, 200), 200)
@@ -140,3 +155,24 @@ def test_an_executor_that_knows_two_modules_a_layer_refuses_others() -> None:
     config = config_of(layer("attention"), layer("mlp"))
     with pytest.raises(BackendError, match=r"layers\.modules: .* \(attention; mlp\)"):
         config.check_features("other")
+
+
+def test_shared_keys_are_kept_once() -> None:
+    plan = executor_of(weights_of(SHARED_KEYS), 1, "bfloat16").plan
+    assert plan.position_bytes == 2 * 2 * 2 * 16 * 2  # layers, lists, heads, numbers, bytes
+    assert [matrix.role for matrix in plan.find(PhaseKind.QKV, 2).matrices] == [Role.Q]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (layer("attention", keys_of=2), "keys_of: expected an earlier layer with attention"),
+        (layer("mlp", keys_of=0), "keys_of: expected an earlier layer with attention"),
+        (layer("attention", keys_of=1), "keys_of: expected an earlier layer with attention"),
+        (layer("attention", keys_of=0, window=7), "a layer of the same window, 7, got layer 0"),
+        (layer("attention", keys_of=0, num_kv_heads=1), "a layer of the same kv_heads, 1, got"),
+    ],
+)
+def test_keys_of_layers_that_make_no_sense_are_refused(wrong: LayerConfig, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_of(layer("attention"), layer("mlp"), wrong)

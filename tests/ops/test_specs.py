@@ -49,6 +49,7 @@ SHARED: dict[str, Any] = {"shared": 13, "shared_expert_gate": True, "scale": 2.5
 CASES: dict[str, tuple[Operation, Room]] = {
     "attention": (Attention(**ATTENTION), TWO),
     "gated": (Attention(**ATTENTION | GATED), TWO),
+    "keys of layer 2": (Attention(**ATTENTION | GATED | {"keys_of": 2}), TWO),
     "latent": (Attention(**ATTENTION | LATENT | {"latent": SIZES}), ONE),
     "delta": (Delta(key_heads=2, value_heads=6, key=5, value=7, kernel=4), ONE),
     "experts": (
@@ -90,6 +91,7 @@ TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
         "k_norm": (1, 6),
         "o": (2, 10, 24),
     },
+    "keys of layer 2": {"q": (2, 48, 10), "q_norm": (1, 6), "o": (2, 10, 24)},
     "latent": {
         "q_down": (1, 9, 10),
         "kv_down": (1, 14, 10),
@@ -143,6 +145,12 @@ BUFFERS: dict[str, dict[str, tuple[int, ...]]] = {
         "ATTENTION": (2, 3, 5, 4, 8),
         "QUERY_GATE": (2, 5, 24),
     },
+    "keys of layer 2": {
+        "QUERY": (2, 5, 24),
+        "KEY_VALUE": (2, 2, 40, 2, 6),
+        "ATTENTION": (2, 3, 5, 4, 8),
+        "QUERY_GATE": (2, 5, 24),
+    },
     "latent": {
         "QUERY": (1, 5, 42),
         "KEY_VALUE": (1, 1, 40, 1, 14),
@@ -163,6 +171,7 @@ STATES = {
 SCRATCH = {
     "attention": 192,
     "gated": 192,
+    "keys of layer 2": 192,
     "latent": 384,
     "delta": 4848 + 112 + 32 + 16,
     "conv": 2096,
@@ -174,6 +183,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "kv_heads": 4,
             "head_dim": 6,
             "splits": 3,
+            "keys_of": -1,
             "window": 7,
             "rotary": 1,
             "gate": 0,
@@ -188,6 +198,22 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "kv_heads": 4,
             "head_dim": 6,
             "splits": 3,
+            "keys_of": -1,
+            "window": 0,
+            "rotary": -1,
+            "gate": 1,
+            "qk_norm": 1,
+            "at_once": 12,
+            "scale": 0.5,
+        }
+    },
+    "keys of layer 2": {
+        "attention": {
+            "heads": 8,
+            "kv_heads": 4,
+            "head_dim": 6,
+            "splits": 3,
+            "keys_of": 2,
             "window": 0,
             "rotary": -1,
             "gate": 1,
@@ -202,6 +228,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "kv_heads": 1,
             "head_dim": 14,
             "splits": 3,
+            "keys_of": -1,
             "window": 7,
             "rotary": 0,
             "gate": 0,
@@ -233,6 +260,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
 PARAMETERS = {
     "attention": 1626,
     "gated": 1932,
+    "keys of layer 2": 1446,
     "latent": 1056,
     "delta": 1847,
     "experts": 2644,

@@ -196,6 +196,15 @@ CONFIGS = {
             LayerConfig(NOW, NOW, modules=(Conv(channels=7, taps=4),)),
         ),
     ),
+    "shared_keys_of_lanes": _config(
+        num_lanes=2,
+        layers=(
+            LayerConfig(NEVER, NOW, window=5),
+            LayerConfig(NOW, NOW),
+            LayerConfig(NOW, NOW, window=5, keys_of=0),
+            LayerConfig(NOW, NOW, keys_of=1),
+        ),
+    ),
     "single_modules_of_lanes": _config(
         num_lanes=2,
         norm_after=True,

@@ -48,6 +48,7 @@ COMMON_FEATURES = (
     "layers.rotary",
     "layers.sizes",
     "layers.modules",
+    "layers.keys_of",
     "rotary.amplitude",
     "norm_offset",
     "norm_before",
@@ -113,6 +114,7 @@ class LayerConfig:
     num_kv_heads: int | None = None
     head_dim: int | None = None
     intermediate_size: int | None = None
+    keys_of: int | None = None  # the earlier layer whose keys and values it reads; None: its own
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -253,6 +255,7 @@ class ModelConfig:
             gate=self.attention_gate,
             scale=1 / math.sqrt(head_dim) if self.query_scale is None else self.query_scale,
             latent=self.latent,
+            keys_of=layer.keys_of,
         )
         inner = layer.intermediate_size or self.intermediate_size
         activation, experts = self.activation, self.experts
@@ -336,6 +339,8 @@ class ModelConfig:
         given = {type(x).__name__ for layer in self.layers for x in layer.modules if _given(x)}
         for name in sorted(given):
             found[f"operations.{name}"] = name
+        if any(layer.keys_of is not None for layer in self.layers):
+            found["layers.keys_of"] = True
         if own:
             found["layers.sizes"] = ", ".join(sorted(own))
         rotaries = [x for x in (self.rotary, self.local_rotary) if x is not None]
@@ -483,6 +488,7 @@ class ModelConfig:
                     f"layer {i}: window: expected None or 1 and more, got {layer.window}"
                 )
 
+            self._check_keys_of(i, layer)
             if layer.rotary == "local" and self.local_rotary is None:
                 raise ConfigError(f"layer {i}: rotary: expected local_rotary with a local layer")
         if self.local_rotary is not None and self.local_rotary.style != self.rotary.style:
@@ -493,6 +499,28 @@ class ModelConfig:
         self._check_turned("main")
         if self.local_rotary is not None:
             self._check_turned("local")
+
+    def _check_keys_of(self, i: int, layer: LayerConfig) -> None:
+        if layer.keys_of is None:
+            return
+        own = self.find(i, Attention)
+        found = self.find(layer.keys_of, Attention) if 0 <= layer.keys_of < i else None
+        if own is None or found is None or found.keys_of is not None:
+            raise ConfigError(
+                f"layer {i}: keys_of: expected an earlier layer with attention and keys of its "
+                f"own, for a layer with attention, got {layer.keys_of}"
+            )
+        if own.latent is not None or own.qk_norm is QkNorm.ALL:
+            raise ConfigError(
+                f"layer {i}: keys_of: expected None where attention is latent, or where queries "
+                f"and keys of all heads are normed as one, got {layer.keys_of}"
+            )
+        for name in ("kv_heads", "head_dim", "window"):
+            if getattr(own, name) != getattr(found, name):
+                raise ConfigError(
+                    f"layer {i}: keys_of: expected a layer of the same {name}, "
+                    f"{getattr(own, name)}, got layer {layer.keys_of} with {getattr(found, name)}"
+                )
 
     def _check_modules(self, i: int, layer: LayerConfig) -> None:
         named, known = layer.modules, ("attention", "delta", "mlp", "experts")

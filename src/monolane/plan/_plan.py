@@ -77,7 +77,7 @@ class Plan:
     def position_bytes(self) -> int:
         """Bytes that all layers cache of a token."""
         return sum(
-            x.cached_lists * x.cached_heads * self.key_bytes(layer)
+            x.kept_lists * x.cached_heads * self.key_bytes(layer)
             for layer, x in self.config.attentions.items()
         )
 

@@ -33,7 +33,7 @@ class Cache:
             if (x := config.find(i, Attention)) is not None:
                 heads = x.cached_heads // config.num_lanes
                 shape = (config.num_lanes, capacity, heads, x.cached_width)
-                self._lists[i] = [np.zeros(shape, np.float32) for _ in range(x.cached_lists)]
+                self._lists[i] = [np.zeros(shape, np.float32) for _ in range(x.kept_lists)]
                 self._rounded[i] = find_rounding(cache_dtype, x.cached_width)
             for module in config.modules[i]:
                 shapes = find_computation(module.operation).state(module.operation)
@@ -50,6 +50,10 @@ class Cache:
         for cached, new in zip(self._lists[layer], new_LTKh, strict=True):
             cached[:, self.length : end] = self._rounded[layer](new)
         return tuple(cached[:, :end] for cached in self._lists[layer])
+
+    def appended(self, layer: int, width: int) -> tuple[Floats, ...]:
+        """Return what ``append`` returned to an earlier layer in a pass of ``width`` tokens."""
+        return tuple(cached[:, : self.length + width] for cached in self._lists[layer])
 
     def state(self, layer: int) -> list[Floats]:
         """Return what a layer's operation keeps, which it overwrites once a pass."""

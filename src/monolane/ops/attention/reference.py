@@ -10,8 +10,6 @@ from monolane.ops._names import Role
 from monolane.ops.attention.spec import Attention, QkNorm
 from monolane.reference import Computation, Floats, LayerPass, attend, linear, sigmoid
 
-_PRODUCTS = ((Role.Q, Role.Q_BIAS), (Role.K, Role.K_BIAS), (Role.V, Role.V_BIAS))
-
 
 def _run(a: Attention, p: LayerPass, x_LTD: Floats) -> Floats:
     heads = _plain(a, p, x_LTD) if a.latent is None else _latent(a, p, x_LTD)
@@ -20,23 +18,34 @@ def _run(a: Attention, p: LayerPass, x_LTD: Floats) -> Floats:
 
 def _plain(a: Attention, p: LayerPass, x_LTD: Floats) -> Floats:
     lanes, width, _ = x_LTD.shape
-    q, k, v = (
-        linear(x_LTD, p.weights[weight]) + (p.weights[bias][:, None] if a.bias else 0)
-        for weight, bias in _PRODUCTS
-    )
+    q = _product(a, p, Role.Q, Role.Q_BIAS, x_LTD)
     if a.gate:  # of each head the query, then its gate
         q, gate = np.split(q.reshape(lanes, width, -1, 2 * a.head_dim), 2, axis=-1)
-    if a.qk_norm is QkNorm.ALL:
-        q, k = _norm_lanes(p, q, Role.Q_NORM), _norm_lanes(p, k, Role.K_NORM)
-    q_LTHh, k_LTKh, v_LTKh = (y.reshape(lanes, width, -1, a.head_dim) for y in (q, k, v))
-    if a.qk_norm is QkNorm.HEAD:
-        q_LTHh = p.norm(q_LTHh, p.weights[Role.Q_NORM])
-        k_LTKh = p.norm(k_LTKh, p.weights[Role.K_NORM])
-    q_LTHh, k_LTKh = (p.turn(y, a.rotary) for y in (q_LTHh, k_LTKh))
-    keys, values = p.cache.append(p.layer, k_LTKh, v_LTKh)
+    q_LTHh = _finished(a, p, Role.Q_NORM, q)
+    if a.keys_of is None:
+        k_LTKh = _finished(a, p, Role.K_NORM, _product(a, p, Role.K, Role.K_BIAS, x_LTD))
+        v_LTKh = _product(a, p, Role.V, Role.V_BIAS, x_LTD).reshape(k_LTKh.shape)
+        keys, values = p.cache.append(p.layer, k_LTKh, v_LTKh)
+    else:
+        keys, values = p.cache.appended(a.keys_of, width)
     sinks = p.weights.get(Role.SINKS)
     heads = attend(q_LTHh, keys, values, p.cache.length, a.window, a.scale, sinks)
     return heads * sigmoid(gate.reshape(heads.shape)) if a.gate else heads
+
+
+def _product(a: Attention, p: LayerPass, role: Role, bias: Role, x_LTD: Floats) -> Floats:
+    product = linear(x_LTD, p.weights[role])
+    return product + p.weights[bias][:, None] if a.bias else product
+
+
+def _finished(a: Attention, p: LayerPass, scale: Role, y_LTX: Floats) -> Floats:
+    """Norm and turn queries or keys: [L, T, heads, h]."""
+    if a.qk_norm is QkNorm.ALL:
+        y_LTX = _norm_lanes(p, y_LTX, scale)
+    y_LTHh = y_LTX.reshape(*y_LTX.shape[:2], -1, a.head_dim)
+    if a.qk_norm is QkNorm.HEAD:
+        y_LTHh = p.norm(y_LTHh, p.weights[scale])
+    return p.turn(y_LTHh, a.rotary)
 
 
 def _norm_lanes(p: LayerPass, x_LTX: Floats, role: Role) -> Floats:

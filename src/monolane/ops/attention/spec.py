@@ -25,6 +25,8 @@ class QkNorm(StrEnum):
     ALL = "all"  # all heads of a token, of all lanes, at once: scales [H*h] and [K*h]
 
 
+# Weights of what a cache keeps.
+_OF_KEYS = (Role.K, Role.V, Role.K_BIAS, Role.V_BIAS, Role.K_NORM)
 _QK_NORMS = (None, QkNorm.HEAD, QkNorm.ALL)
 # Those that a config has; a layer's is one of them, or none.
 ROTARIES: tuple[LayerRotary, ...] = ("main", "local")
@@ -35,6 +37,7 @@ _STRUCT = Struct(
         Field("kv_heads", "i32", "K, over all lanes; 1 where latents are cached"),
         Field("head_dim", "i32", "h, of a cached key and a query that meets it; of latents R + r"),
         Field("splits", "i32", "S: parts into which the keys of a KV head are cut"),
+        Field("keys_of", "i32", "the layer whose cached keys and values it reads; -1: its own"),
         Field("window", "i32", "keys visible to a query, itself included; 0: all"),
         Field("rotary", "PlanRotary", "what turns queries and keys; kNone: nothing"),
         Field("gate", "i32", "1: of each head Q has rows of the query, then of a gate"),
@@ -74,6 +77,7 @@ class Attention(Operation):
     gate: bool  # Q has rows of the query, then as many of a gate, of each head
     scale: float  # of the scores
     latent: Latent | None  # what keys and values are made of, in place of K and V
+    keys_of: int | None = None  # the earlier layer whose keys and values it reads; None: its own
 
     @property
     def cached_heads(self) -> int:
@@ -89,6 +93,11 @@ class Attention(Operation):
     def cached_lists(self) -> int:
         """Vectors that a cache keeps of a token and a KV head: key and value, or both in one."""
         return 2 if self.latent is None else 1
+
+    @property
+    def kept_lists(self) -> int:
+        """Of these, those that are its own."""
+        return self.cached_lists if self.keys_of is None else 0
 
     @property
     def turned_width(self) -> int:
@@ -145,6 +154,7 @@ class Attention(Operation):
             "kv_heads": self.cached_heads,
             "head_dim": self.cached_width,
             "splits": self.splits(room),
+            "keys_of": -1 if self.keys_of is None else self.keys_of,
             "window": self.window or 0,
             "rotary": -1 if self.rotary == "none" else ROTARIES.index(self.rotary),
             "gate": self.gate,
@@ -178,7 +188,7 @@ class Attention(Operation):
         return choose_splits(room.group_lanes * (self.cached_heads // room.lanes), room.workers)
 
     def _plain_tensors(self, hidden: int, lanes: int) -> Shapes:
-        rows = self.key_rows // lanes
+        rows, each = self.key_rows // lanes, self.qk_norm is QkNorm.HEAD
         shapes: Shapes = {
             Role.Q: (lanes, self.query_rows // lanes, hidden),
             Role.K: (lanes, rows, hidden),
@@ -188,9 +198,10 @@ class Attention(Operation):
             shapes[Role.Q_BIAS] = (lanes, self.query_rows // lanes)
             shapes |= {Role.K_BIAS: (lanes, rows), Role.V_BIAS: (lanes, rows)}
         if self.qk_norm is not None:
-            each = self.qk_norm is QkNorm.HEAD
             shapes[Role.Q_NORM] = (1, self.head_dim * (1 if each else self.heads))
             shapes[Role.K_NORM] = (1, self.head_dim * (1 if each else self.kv_heads))
+        if self.keys_of is not None:
+            shapes = {role: shape for role, shape in shapes.items() if role not in _OF_KEYS}
         return shapes | self._behind(hidden, lanes)
 
     def _latent_tensors(self, hidden: int) -> Shapes:

@@ -25,7 +25,7 @@ from monolane.plan.parts import (
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     del place
     attention = builder.config.attention(layer)
-    groups = builder.groups
+    groups, keys = builder.groups, _keys_of(attention, layer)
     heads = groups.lanes_each * (attention.cached_heads // groups.lanes)
     units = heads * attention.splits(builder.room)
     return (
@@ -33,10 +33,15 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
             PhaseKind.ATTEND,
             layer,
             units=Share(Scope.GROUP, split(units, builder.groups.workers_each)),
-            reads=(own(Buffer.QUERY, layer), own(Buffer.KEY_VALUE, layer, layer)),
+            reads=(own(Buffer.QUERY, layer), own(Buffer.KEY_VALUE, keys, keys)),
             writes=(own(Buffer.ATTENTION, layer),),
         ),
     )
+
+
+def _keys_of(attention: Attention, layer: int) -> int:
+    """Return the layer whose keys and values it reads."""
+    return layer if attention.keys_of is None else attention.keys_of
 
 
 def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
@@ -80,8 +85,9 @@ def _attend(worker: Worker, phase: Phase, lane: int, kv_head: int, part: int) ->
     q = query.reshape(worker.width, -1, attention.cached_width)[:, heads]  # [T, a, h]
     keys = np.arange(end)
     keys = keys[keys // plan.device.chunk % plan.splits_of(phase.layer) == part]
+    layer = _keys_of(attention, phase.layer)
     k, v = (
-        worker.read(Buffer.KEY_VALUE, (phase.layer, i, lane, slice(end), kv_head))[keys]
+        worker.read(Buffer.KEY_VALUE, (layer, i, lane, slice(end), kv_head))[keys]
         for i in (0, attention.cached_lists - 1)  # a latent is its own value
     )
     seen = _visible(keys, worker.position, worker.width, attention.window)

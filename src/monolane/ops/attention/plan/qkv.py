@@ -26,13 +26,17 @@ from monolane.plan.parts import (
 )
 from monolane.reference import rms_norm
 
-_ROLES = (Role.Q, Role.K, Role.V)
+_BIASES = {Role.Q: Role.Q_BIAS, Role.K: Role.K_BIAS, Role.V: Role.V_BIAS}
 
 
 def _attention_of(config: ModelConfig, layer: int) -> Attention | None:
     """Return a layer's attention, unless it is a latent one."""
     attention = config.attention(layer)
     return attention if attention.latent is None else None
+
+
+def _roles(attention: Attention) -> tuple[Role, ...]:
+    return (Role.Q, Role.K, Role.V) if attention.keys_of is None else (Role.Q,)
 
 
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
@@ -43,14 +47,15 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     before = builder.update_before(layer, place)
     if attention.qk_norm is not QkNorm.ALL:
         gate = (own(Buffer.QUERY_GATE, layer),) if attention.gate else ()
-        writes = (query, *gate, keys)
-        return (builder.phase(PhaseKind.QKV, layer, *_ROLES, update=before, writes=writes),)
+        writes = (query, *gate, *((keys,) if attention.keys_of is None else ()))
+        roles = _roles(attention)
+        return (builder.phase(PhaseKind.QKV, layer, *roles, update=before, writes=writes),)
     unnormed = own(Buffer.UNNORMED, layer)
     writes = (unnormed, keys)
     # Heads are shared out, of Q and then of K; every worker sums the squares of all lanes.
     heads = (attention.heads + attention.kv_heads) // builder.groups.count
     return (
-        builder.phase(PhaseKind.QKV, layer, *_ROLES, update=before, writes=writes),
+        builder.phase(PhaseKind.QKV, layer, *_roles(attention), update=before, writes=writes),
         builder.phase(
             PhaseKind.NORM_QK,
             layer,
@@ -79,7 +84,7 @@ def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
     queries = 2 * attention.head_dim if attention.gate else together
     # Who has a group of keys or values makes its codes.
     least = {Role.Q: queries, Role.K: max(together, group), Role.V: max(1, group)}
-    return builder.share_in_turn(layer, least)
+    return builder.share_in_turn(layer, {role: least[role] for role in _roles(attention)})
 
 
 def _rows_together(config: ModelConfig, attention: Attention) -> int:
@@ -95,7 +100,13 @@ def _touches(plan: Plan, layer: int) -> Touches:
     if attention.qk_norm is QkNorm.ALL:  # values alone; keys follow when normed
         return Touches(writes=(Buffer.UNNORMED, Buffer.KEY_VALUE))
     gate = (Buffer.QUERY_GATE,) if attention.gate else ()
-    return Touches(writes=(Buffer.QUERY, *gate, Buffer.KEY_VALUE))
+    keys = (Buffer.KEY_VALUE,) if attention.keys_of is None else ()
+    return Touches(writes=(Buffer.QUERY, *gate, *keys))
+
+
+def _roles_of(config: ModelConfig, layer: int) -> tuple[Role, ...]:
+    shared = config.attention(layer).keys_of is not None
+    return (Role.Q,) if shared else (Role.Q, Role.K, Role.V)
 
 
 def _check_cuts(plan: Plan, phase: Phase) -> Iterator[str]:
@@ -123,11 +134,11 @@ def _heads(plan: Plan, layer: int) -> int:
 def _qkv(worker: Worker, phase: Phase) -> None:
     attention = worker.plan.config.attention(phase.layer)
     read = worker.read_stream(phase)
-    for matrix, bias in zip(phase.matrices, (Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS), strict=True):
+    for matrix in phase.matrices:
         for lane, rows in worker.pieces(matrix):
             y = worker.product(phase.layer, matrix, lane, rows, worker.own(read, lane))
             if attention.bias:
-                y = y + worker.run.layers[phase.layer][bias][lane, rows]
+                y = y + worker.run.layers[phase.layer][_BIASES[matrix.role]][lane, rows]
             if matrix.role is Role.Q and attention.gate:
                 _gated_queries(worker, phase, lane, rows, y)
             elif matrix.role is Role.V:
@@ -220,7 +231,7 @@ PART = Part(
     kinds={
         PhaseKind.QKV: Kind(
             touches=_touches,
-            roles=lambda _, __: _ROLES,
+            roles=_roles_of,
             update=joins_before(Attention),
             faults=_check_cuts,
             run=_qkv,
