@@ -331,6 +331,7 @@ def test_every_field_is_computed_or_refused() -> None:
         ("qwen2_moe", "experts"),
         ("qwen3_moe", "experts"),
         ("qwen3_next", "norm_offset"),
+        ("lfm2", "layers.modules"),
         ("deepseek_v2", "latent"),
         ("deepseek_v3", "latent"),
     ],
@@ -340,7 +341,9 @@ def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:
     heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8}
     heads["num_experts_per_tok"] = 2  # which DeepSeek-V2 has no default for
     heads |= {"attention_bias": True} if name == "out_bias" else {}
-    config = parse_config({"model_type": kind, "max_position_embeddings": 64} | sizes | heads)
+    said = {"model_type": kind, "max_position_embeddings": 64} | sizes | heads
+    conv = {"layer_types": ["conv", "full_attention", "conv"]} if kind == "lfm2" else {}
+    config = parse_config(said | conv)
     with pytest.raises(BackendError, match=f"^{name}: the cuda backend does not compute it"):
         check_fit(config, "auto", H200, context=64, slots=1)
 

@@ -21,7 +21,8 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         "feed_forward_length": config.intermediate_size,
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": config.num_key_value_heads,
-        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.layer_norm_rms_epsilon": getattr(config, "rms_norm_eps", None)
+        or config.norm_eps,
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
         "rope.freq_base": float(full["rope_theta"]),
@@ -35,6 +36,8 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
     if architecture in ("qwen2moe", "qwen3next"):
         shared = config.shared_expert_intermediate_size
         said["expert_shared_feed_forward_length"] = shared
+    if architecture.startswith("lfm2"):
+        said |= conv_metadata(config)
     if architecture == "gpt-oss":
         said["expert_feed_forward_length"] = config.intermediate_size
         said["attention.sliding_window"] = config.sliding_window
@@ -108,6 +111,22 @@ def delta_metadata(config: Any, whole: bool) -> dict[str, Any]:
     return said
 
 
+def conv_metadata(config: Any) -> dict[str, Any]:
+    """What the converter says of short convolutions, and of LFM2's mixtures."""
+    heads = config.num_key_value_heads
+    said: dict[str, Any] = {
+        "attention.head_count_kv": [0 if x == "conv" else heads for x in config.layer_types],
+        "shortconv.l_cache": config.conv_L_cache,
+    }
+    if hasattr(config, "num_experts"):
+        said |= {
+            "expert_feed_forward_length": config.moe_intermediate_size,
+            "leading_dense_block_count": config.num_dense_layers,
+            "expert_gating_func": 2,
+        }
+    return said
+
+
 def interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
     """Reorder a projection's rows as the converter does: pairs that turn together side by side."""
     halves = rows.reshape(heads, 2, -1, *rows.shape[1:])
@@ -146,7 +165,11 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
             found |= split_ups(name, array, config)
             continue
         name = name.replace("e_score_correction_bias", "e_score_correction.bias")
-        if ".mlp.gate.weight" in name or ".mlp.experts." in name:
+        name = name.replace(".expert_bias", ".expert_bias.bias")
+        if ".conv.conv." in name:
+            array = array.squeeze(1)
+        parts = (".mlp.gate.weight", ".mlp.experts.", ".feed_forward.experts.", "forward.gate.")
+        if any(part in name for part in parts):
             found |= expert_tensors(name, array)
             continue
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))

@@ -25,6 +25,10 @@ ODD = {
     "head_dim": 14,
     "vocab_size": 97,
 }
+CONVS: dict[str, Any] = {
+    "layer_types": ["conv", "full_attention", "conv"],
+    "block_auto_adjust_ff_dim": False,
+}
 MIXTURE = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 38}
 SHARED = {"shared_expert_intermediate_size": 54}
 MLA: dict[str, Any] = {

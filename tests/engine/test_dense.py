@@ -15,7 +15,7 @@ from monolane import Engine, SamplingParams
 from monolane.errors import ConfigError
 from monolane.model import Quantization, quantize_folder, read_config, render_config
 
-from .sizes import DELTA, EVEN, LLAMA3, MIXTURE, MLA, ODD, SHARED, SHARP, YARN
+from .sizes import CONVS, DELTA, EVEN, LLAMA3, MIXTURE, MLA, ODD, SHARED, SHARP, YARN
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -67,6 +67,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "sliding_window": 9,
             "rope_parameters": YARN,
         },
+    ),
+    "LFM2": (
+        "Lfm2",
+        CONVS
+        | {"tie_word_embeddings": True, "block_auto_adjust_ff_dim": True, "block_multiple_of": 24},
+    ),
+    "LFM2, odd sizes": ("Lfm2", ODD | CONVS | {"conv_L_cache": 4}),
+    "LFM2-MoE": (
+        "Lfm2Moe",
+        ODD | CONVS | MIXTURE | {"num_dense_layers": 1, "routed_scaling_factor": 1.5},
     ),
     "Mixtral": ("Mixtral", ODD | {"num_local_experts": 5, "num_experts_per_tok": 3}),
     "Mixtral, windows": ("Mixtral", {"num_local_experts": 4, "sliding_window": 9}),
@@ -202,7 +212,8 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
             if name.endswith("gate_up_proj"):  # gates and ups beyond GPT-OSS's limit, 7
                 parameter *= 4
         for name, correction in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):  # it decides about as often as scores do
+            # It decides about as often as scores do.
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 correction += 0.3 * torch.randn_like(correction)
     model.save_pretrained(folder)
     return model

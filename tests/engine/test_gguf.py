@@ -15,7 +15,7 @@ from monolane.model import Blocks, GgufModel, PairScaling, Role, Weights
 from monolane.model._gguf_types import GGML_TYPES
 
 from .converted import metadata, tensors
-from .sizes import DELTA, LLAMA3, MLA, YARN
+from .sizes import CONVS, DELTA, LLAMA3, MIXTURE, MLA, YARN
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -83,6 +83,12 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "deepseek2",
         LATENT | {"n_group": 1, "topk_group": 1, "rope_parameters": SHARPENED},
     ),
+    "LFM2": ("Lfm2", "lfm2", CONVS | {"vocab_size": VOCAB, "tie_word_embeddings": True}),
+    "LFM2-MoE": (
+        "Lfm2Moe",
+        "lfm2moe",
+        CONVS | MIXTURE | {"vocab_size": VOCAB, "num_dense_layers": 1, "tie_word_embeddings": True},
+    ),
     "Qwen3-Next": ("Qwen3Next", "qwen3next", DELTA | {"vocab_size": VOCAB}),
     "OLMo 2": ("Olmo2", "olmo2", {}),
     "Gemma 3": (
@@ -123,7 +129,7 @@ def random_model(kind: str, **changes: Any) -> Any:
             if "norm" in name or name.endswith("bias"):
                 parameter += 0.3 * torch.randn_like(parameter)
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer += 0.3 * torch.randn_like(buffer)
     return model
 

@@ -15,6 +15,7 @@ from monolane.model import (
     render_config,
     tensor_specs,
 )
+from monolane.ops.conv.spec import Conv
 
 from .spelled_families import (
     DENSE,
@@ -55,7 +56,7 @@ def test_dense_families_are_one_lane_that_reduces_at_once(kind: str) -> None:
     assert (config.num_lanes, config.head, config.head_dim) == (1, Head.VOCAB_PARALLEL, head_dim)
     assert {x.attention_reduce for x in config.layers} == {NOW}
     assert config.rotary.style == ("interleaved" if latent else "half")
-    assert config.norm_eps == (1e-5 if kind in ("olmo2", "gpt_oss", "mixtral") else 1e-6)
+    assert config.norm_eps == (1e-5 if kind in FIVE else 1e-6)
     assert config.qkv_bias is (kind in ("qwen2", "qwen2_moe", "gpt_oss"))
 
 
@@ -105,12 +106,15 @@ def test_qwen1_5_moe_is_read_as_it_is_published() -> None:
     assert round_trip(config) == config
 
 
+FIVE = ("olmo2", "gpt_oss", "mixtral", "lfm2", "lfm2_moe")  # norms have an epsilon of 1e-5
 FEATURES = {
     "llama": (),
     "mixtral": ("experts",),
     "qwen2_moe": ("qkv_bias", "experts"),
     "qwen3_moe": ("qk_norm", "experts"),
     "qwen3_next": ("norm_offset", "qk_norm", "attention_gate", "delta", "experts"),
+    "lfm2": ("qk_norm",),  # whose layers attend, all of them, where none is said not to
+    "lfm2_moe": ("qk_norm", "experts"),
     "mistral": (),
     "qwen2": ("qkv_bias",),
     "qwen3": ("qk_norm",),
@@ -251,6 +255,32 @@ def test_layers_with_states_are_those_that_are_named_or_all_but_every_fourth() -
     without = parse_config(layers | {"layer_types": ["full_attention"] * 8})
     assert without.delta is None
     assert round_trip(without) == without
+
+
+def test_lfm2_s_layers() -> None:
+    layers = SIZES | {"model_type": "lfm2", "num_hidden_layers": 3}
+    config = parse_config(layers | {"full_attn_idxs": [1]})
+    kinds = ["conv", "full_attention", "conv"]
+    assert config == parse_config(layers | {"layer_types": kinds})
+    assert config.layers[0].modules == (Conv(channels=64, taps=3), "mlp")
+    assert config.features == ("qk_norm", "layers.modules", "operations.Conv")
+    assert round_trip(config) == config
+    mixed = parse_config(layers | {"model_type": "lfm2_moe", "layer_types": kinds})
+    assert [layer.experts for layer in mixed.layers] == [False, False, True]
+    assert round_trip(mixed) == mixed
+
+
+@pytest.mark.parametrize(
+    ("fields", "width"),
+    [
+        ({"intermediate_size": 12288}, 8192),  # of LFM2-1.2B
+        ({"block_ff_dim": 10752, "block_ffn_dim_multiplier": 1.0}, 7168),
+        ({"intermediate_size": 100, "block_multiple_of": 7, "block_ffn_dim_multiplier": 1.5}, 105),
+        ({"intermediate_size": 100, "block_auto_adjust_ff_dim": False}, 100),
+    ],
+)
+def test_the_width_of_lfm2_s_mlps(fields: dict[str, Any], width: int) -> None:
+    assert parse_config(SIZES | {"model_type": "lfm2"} | fields).intermediate_size == width
 
 
 @pytest.mark.parametrize("width", [256, 168, 24.5, 12])

@@ -28,6 +28,13 @@ from .spelled_families import (
     ("kind", "fields", "message"),
     [
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: expected 1"),
+        ("lfm2", {"conv_bias": True}, "conv_bias: expected false"),
+        ("lfm2", {"conv_L_cache": 65}, "conv: expected 1 to 64 taps, got 65"),
+        (
+            "lfm2",
+            {"layer_types": ["conv", "rnn", "conv"]},
+            "layer_types: expected a list",
+        ),
         ("qwen3_next", {"partial_rotary_factor": 1.5}, "rotary: expected a part of a head above 0"),
         ("qwen3_next", {"head_dim": 6, "partial_rotary_factor": 0.5}, "expected an even part of a"),
         ("qwen3_next", {"linear_num_value_heads": 24}, "delta: expected a multiple of 16 value"),
@@ -84,7 +91,7 @@ from .spelled_families import (
                 ["full_attention", "sliding_attention", "sliding_attention"],
             )
         ),
-        ("smollm3", {"layer_types": 3}, "layer_types: expected a list of 3 kinds"),
+        ("smollm3", {"layer_types": 3}, "layer_types: expected a list"),
         ("mistral", {"attention_bias": True}, "attention_bias: expected false"),
         ("smollm3", {"mlp_bias": True}, "mlp_bias: expected false"),
         ("olmo2", {"hidden_act": "gelu"}, "hidden_act: expected one of 'silu'"),

@@ -445,7 +445,7 @@ def _checked_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
     # As a matrix of one row, or without its axis: llama.cpp's converters of several ages.
     if spec.role is Role.SHARED_EXPERT_GATE:
         shapes.append((1, *spec.shape))
-    if spec.role is Role.DELTA_CONV:  # without the axis in the middle, which has one place
+    if spec.role in (Role.DELTA_CONV, Role.CONV_TAPS):  # without the axis of one in the middle
         shapes = [(spec.shape[0], spec.shape[2])]
     if found.shape not in shapes:
         raise CheckpointError(

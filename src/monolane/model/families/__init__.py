@@ -29,6 +29,7 @@ from monolane.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
 from monolane.model.families.gpt_oss import GPT_OSS
 from monolane.model.families.laneformer import LANEFORMER
+from monolane.model.families.lfm2 import LFM2, LFM2_MOE
 from monolane.model.families.llama import LLAMA
 from monolane.model.families.mistral import MISTRAL
 from monolane.model.families.mixtral import MIXTRAL
@@ -58,6 +59,8 @@ FAMILIES = (
     GPT_OSS,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
+    LFM2,
+    LFM2_MOE,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}
