@@ -257,6 +257,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "norm_offset": {"norm_offset": 1.0},
     "activation": {"activation": "gelu_tanh"},
     "embedding_scale": {"embedding_scale": 2.0},
+    "residual_scale": {"residual_scale": 0.5},
+    "logit_scale": {"logit_scale": 0.5},
+    "logit_cap": {"logit_cap": 30.0},
     "out_bias": {"out_bias": True, "num_lanes": 1},
     "attention_sinks": {"attention_sinks": True},
     "experts": {
