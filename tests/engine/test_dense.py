@@ -24,6 +24,8 @@ save_file = pytest.importorskip("safetensors.torch").save_file
 
 TOKENS, PROMPT, DRAWN = 40, 12, 12  # longer than every window, and than YaRN's trained context
 Make = Callable[..., Path]
+ALL_FULL: dict[str, Any] = {"layer_types": ["full_attention"] * 3}
+TWO_WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"]
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama 2": ("Llama", {"num_key_value_heads": 8}),
     "Llama 3, grouped queries": ("Llama", {"rope_parameters": LLAMA3}),
@@ -77,6 +79,24 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "LFM2-MoE": (
         "Lfm2Moe",
         ODD | CONVS | MIXTURE | {"num_dense_layers": 1, "routed_scaling_factor": 1.5},
+    ),
+    "Granite": (
+        "Granite",
+        ODD
+        | {"embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.6}
+        | {"logits_scaling": 2.0},
+    ),
+    "Seed-OSS": ("SeedOss", ODD),
+    "Seed-OSS, biases behind": ("SeedOss", ODD | {"attention_out_bias": True}),
+    "Ernie 4.5": ("Ernie4_5", ODD),
+    "EXAONE 4": ("Exaone4", ODD | {"sliding_window": 9, "sliding_window_pattern": 2}),
+    "EXAONE 4 without windows": ("Exaone4", ODD | ALL_FULL | {"sliding_window": None}),
+    "OLMo 3": ("Olmo3", ODD | {"sliding_window": 9, "layer_types": TWO_WINDOWS}),
+    "OLMo 3, stretched": (
+        "Olmo3",
+        ODD
+        | {"sliding_window": 9, "layer_types": TWO_WINDOWS}
+        | {"rope_parameters": {"full_attention": YARN, "sliding_attention": {"rope_theta": 50.0}}},
     ),
     "Mixtral": ("Mixtral", ODD | {"num_local_experts": 5, "num_experts_per_tok": 3}),
     "Mixtral, windows": ("Mixtral", {"num_local_experts": 4, "sliding_window": 9}),

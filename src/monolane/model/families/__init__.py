@@ -26,19 +26,24 @@ from monolane.model.families._gguf import (
     named_stretch,
 )
 from monolane.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from monolane.model.families.ernie import ERNIE4_5
+from monolane.model.families.exaone4 import EXAONE4
 from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
 from monolane.model.families.gpt_oss import GPT_OSS
+from monolane.model.families.granite import GRANITE
 from monolane.model.families.laneformer import LANEFORMER
 from monolane.model.families.lfm2 import LFM2, LFM2_MOE
 from monolane.model.families.llama import LLAMA
 from monolane.model.families.mistral import MISTRAL
 from monolane.model.families.mixtral import MIXTRAL
 from monolane.model.families.olmo2 import OLMO2
+from monolane.model.families.olmo3 import OLMO3
 from monolane.model.families.qwen2 import QWEN2
 from monolane.model.families.qwen2_moe import QWEN2_MOE
 from monolane.model.families.qwen3 import QWEN3
 from monolane.model.families.qwen3_moe import QWEN3_MOE
 from monolane.model.families.qwen3_next import QWEN3_NEXT
+from monolane.model.families.seed_oss import SEED_OSS
 from monolane.model.families.smollm3 import SMOLLM3
 from monolane.ops import JOINED, Role
 
@@ -61,6 +66,11 @@ FAMILIES = (
     DEEPSEEK_V3,
     LFM2,
     LFM2_MOE,
+    GRANITE,
+    SEED_OSS,
+    ERNIE4_5,
+    EXAONE4,
+    OLMO3,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}

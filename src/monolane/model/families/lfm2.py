@@ -53,7 +53,7 @@ _ROUTED = {
 def _kinds(fields: Fields) -> list[str]:
     """Return the kind of each layer."""
     count = layer_count(fields)
-    kinds = fields.raw.get("layer_types")
+    kinds: list[str] | None = fields.raw.get("layer_types")
     if kinds is None:
         attending = fields.layer_ids("full_attn_idxs", count)
         return [FULL if attending is None or i in attending else _CONV for i in range(count)]

@@ -1,0 +1,58 @@
+"""OLMo 3: an OLMo 2 in which three of four layers have a window, and a rotary of their own.
+
+Layers that see all keys have the stretch of ``rope_scaling``; those with a window have none.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from monolane.errors import ConfigError
+from monolane.model._config import LayerConfig, ModelConfig
+from monolane.model._fields import Fields
+from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_stretch
+from monolane.model.families.llama import read_layers, render_as
+from monolane.model.families.olmo2 import OLMO2
+
+_WINDOW, _PATTERN, _THETA = 4096, 4, 5e5  # where the fields are not there
+
+
+def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
+    window = fields.size("sliding_window", _WINDOW)
+    layers = read_layers(fields, window, lambda i: (i + 1) % _PATTERN != 0)
+    return tuple(
+        layer if layer.window is None else replace(layer, rotary="local") for layer in layers
+    )
+
+
+def _theta(fields: Fields) -> float:
+    return fields.number("rope_theta", _THETA)
+
+
+def _render(config: ModelConfig) -> dict[str, Any]:
+    if config.local_rotary is None:
+        raise ConfigError("local_rotary: expected one, as OLMo 3 has, got None")
+    raw = render_as("Olmo3")(config)
+    raw.pop("rope_theta", None)
+    raw.pop("rope_scaling", None)
+    both = {FULL: config.rotary, WINDOWED: config.local_rotary}
+    return raw | {
+        "rope_parameters": {
+            kind: write_stretch(rotary.scaling) | {"rope_theta": rotary.theta}
+            for kind, rotary in both.items()
+        }
+    }
+
+
+OLMO3 = replace(
+    OLMO2,
+    name="olmo3",
+    model_types=("olmo3",),
+    fields={
+        **OLMO2.fields,
+        "layers": _layers,
+        "rotary": lambda f: read_layer_rotary(f, FULL, "half", _theta(f)),
+        "local_rotary": lambda f: read_layer_rotary(f, WINDOWED, "half", _theta(f)),
+    },
+    render=_render,
+    gguf=None,
+)
