@@ -34,7 +34,7 @@ constexpr int32_t kPlanMixtureWidth = 256;
 constexpr int32_t kPlanMaxMatrices = 4;
 constexpr int32_t kPlanRotaries = 2;
 constexpr int32_t kPlanBuffers = 16;
-constexpr int32_t kWeightRoles = 51;
+constexpr int32_t kWeightRoles = 53;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -136,6 +136,8 @@ enum class WeightRole : int32_t {
   kConvOut = 48,
   kKvUp = 49,
   kDeltaIn = 50,
+  kQkv = 51,
+  kGateUp = 52,
 };
 
 enum class PlanHead : int32_t {

@@ -88,6 +88,9 @@ MORE: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "num_hidden_layers": 2,
     },
+    "Phi-3": {"model_type": "phi3"},
+    "Seed-OSS": {"model_type": "seed_oss"},
+    "Ernie 4.5": {"model_type": "ernie4_5"},
     "SmolLM3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1], "rope_parameters": YARN},
 }
 

@@ -335,6 +335,12 @@ def test_every_field_is_computed_or_refused() -> None:
         ("qwen3_moe", "experts"),
         ("qwen3_next", "norm_offset"),
         ("lfm2", "layers.modules"),
+        ("granite", "residual_scale"),
+        ("exaone4", "norm_before"),
+        ("olmo3", "local_rotary"),
+        ("glm4", "norm_after"),
+        ("glm4_moe", "experts"),
+        ("minimax_m2", "qk_norm"),
         ("deepseek_v2", "latent"),
         ("deepseek_v3", "latent"),
     ],
@@ -345,8 +351,11 @@ def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:
     heads["num_experts_per_tok"] = 2  # which DeepSeek-V2 has no default for
     heads |= {"attention_bias": True} if name == "out_bias" else {}
     said = {"model_type": kind, "max_position_embeddings": 64} | sizes | heads
-    conv = {"layer_types": ["conv", "full_attention", "conv"]} if kind == "lfm2" else {}
-    config = parse_config(said | conv)
+    own = {
+        "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
+        "granite": {"residual_multiplier": 0.5},
+    }
+    config = parse_config(said | own.get(kind, {}))
     with pytest.raises(BackendError, match=f"^{name}: the cuda backend does not compute it"):
         check_fit(config, "auto", H200, context=64, slots=1)
 

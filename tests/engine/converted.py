@@ -5,6 +5,8 @@ from typing import Any
 import gguf
 import numpy as np
 
+TURNED = ("llama", "smollm3", "granite")  # whose queries and keys the converter reorders
+
 
 def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, Any]:
     """What it writes of a config.
@@ -36,6 +38,13 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
     if architecture in ("qwen2moe", "qwen3next"):
         shared = config.shared_expert_intermediate_size
         said["expert_shared_feed_forward_length"] = shared
+    if architecture == "granite":
+        said |= {
+            "embedding_scale": config.embedding_multiplier,
+            "attention.scale": config.attention_multiplier,
+            "residual_scale": config.residual_multiplier,
+            "logit_scale": config.logits_scaling,
+        }
     if architecture.startswith("lfm2"):
         said |= conv_metadata(config)
     if architecture == "gpt-oss":
@@ -146,9 +155,9 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
         array = parameter.float().numpy()
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        if architecture in ("llama", "smollm3") and ".q_proj" in name:
+        if architecture in TURNED and ".q_proj" in name:
             array = interleaved(array, config.num_attention_heads)
-        if architecture in ("llama", "smollm3") and ".k_proj" in name:
+        if architecture in TURNED and ".k_proj" in name:
             array = interleaved(array, config.num_key_value_heads)
         offset = architecture in ("gemma3", "qwen3next") and ".linear_attn." not in name
         if offset and name.endswith("norm.weight"):

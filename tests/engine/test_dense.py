@@ -25,6 +25,12 @@ save_file = pytest.importorskip("safetensors.torch").save_file
 TOKENS, PROMPT, DRAWN = 40, 12, 12  # longer than every window, and than YaRN's trained context
 Make = Callable[..., Path]
 ALL_FULL: dict[str, Any] = {"layer_types": ["full_attention"] * 3}
+GLM_MOE = {
+    "n_routed_experts": 12,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 38,
+    "routed_scaling_factor": 1.5,
+}
 TWO_WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"]
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama 2": ("Llama", {"num_key_value_heads": 8}),
@@ -97,6 +103,23 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         ODD
         | {"sliding_window": 9, "layer_types": TWO_WINDOWS}
         | {"rope_parameters": {"full_attention": YARN, "sliding_attention": {"rope_theta": 50.0}}},
+    ),
+    "Phi-3": ("Phi3", ODD | {"sliding_window": None}),
+    "Phi-4, part of a head, windows": (
+        "Phi3",
+        {"sliding_window": 9, "rope_parameters": {"partial_rotary_factor": 0.75}},
+    ),
+    "GLM-4": ("Glm4", ODD | {"head_dim": 12, "eos_token_id": 2}),
+    "GLM-4.5": ("Glm4Moe", ODD | GLM_MOE | {"head_dim": 12, "use_qk_norm": True}),
+    "GLM-4.5, groups, biases": (
+        "Glm4Moe",
+        ODD | GLM_MOE | {"head_dim": 12, "attention_bias": True, "n_group": 3, "topk_group": 2},
+    ),
+    "MiniMax-M2": (
+        "MiniMaxM2",
+        ODD
+        | {"num_local_experts": 7, "num_experts_per_tok": 3, "head_dim": 12}
+        | {"rope_parameters": {"partial_rotary_factor": 0.5}},
     ),
     "Mixtral": ("Mixtral", ODD | {"num_local_experts": 5, "num_experts_per_tok": 3}),
     "Mixtral, windows": ("Mixtral", {"num_local_experts": 4, "sliding_window": 9}),

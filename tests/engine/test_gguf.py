@@ -83,6 +83,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "deepseek2",
         LATENT | {"n_group": 1, "topk_group": 1, "rope_parameters": SHARPENED},
     ),
+    "Granite": (
+        "Granite",
+        "granite",
+        {"embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.6}
+        | {"logits_scaling": 2.0},
+    ),
+    "Seed-OSS": ("SeedOss", "seed_oss", {"head_dim": 12}),
+    "Ernie 4.5": ("Ernie4_5", "ernie4_5", {"head_dim": 12}),
     "LFM2": ("Lfm2", "lfm2", CONVS | {"vocab_size": VOCAB, "tie_word_embeddings": True}),
     "LFM2-MoE": (
         "Lfm2Moe",

@@ -17,6 +17,7 @@ SIZES: dict[str, Any] = {
 LANES = {"num_lanes": 2, "broadcast_delay": 1}  # which dense families do not look at
 KINDS = [kind for family in FAMILIES for kind in family.model_types]
 DENSE = [kind for kind in KINDS if not kind.startswith("laneformer")]
+PAIRED = ["ernie4_5", "glm4"]  # rotary pairs are neighbours
 LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2"]
 LLAMA3 = {
     "rope_type": "llama3",
@@ -34,7 +35,7 @@ def spelled(kind: str, **fields: Any) -> dict[str, Any]:
         return {"model_type": kind, "text_config": SIZES | fields}
     if kind == "deepseek_v2":  # which has no default for it
         fields = {"num_experts_per_tok": 6} | fields
-    if kind == "qwen3_next":  # whose default is a quarter of a head
+    if kind in ("qwen3_next", "glm4", "glm4_moe"):  # whose default is a part of a head
         fields = {"partial_rotary_factor": 1.0} | fields
     return SIZES | {"model_type": kind} | (LANES if kind.startswith("laneformer") else {}) | fields
 

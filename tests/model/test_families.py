@@ -21,6 +21,7 @@ from .spelled_families import (
     DENSE,
     KINDS,
     LATENT,
+    PAIRED,
     SIZES,
     round_trip,
     spelled,
@@ -55,9 +56,9 @@ def test_dense_families_are_one_lane_that_reduces_at_once(kind: str) -> None:
     head_dim = 128 + 64 if latent else 12
     assert (config.num_lanes, config.head, config.head_dim) == (1, Head.VOCAB_PARALLEL, head_dim)
     assert {x.attention_reduce for x in config.layers} == {NOW}
-    assert config.rotary.style == ("interleaved" if latent else "half")
-    assert config.norm_eps == (1e-5 if kind in FIVE else 1e-6)
-    assert config.qkv_bias is (kind in ("qwen2", "qwen2_moe", "gpt_oss"))
+    assert config.rotary.style == ("interleaved" if latent or kind in PAIRED else "half")
+    assert config.norm_eps == EPSILONS.get(kind, 1e-6)
+    assert config.qkv_bias is (kind in ("qwen2", "qwen2_moe", "gpt_oss", "seed_oss", "glm4"))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in DENSE if kind not in ("gemma3", "kimi_k2")])
@@ -65,7 +66,7 @@ def test_norms_and_rotary_that_are_not_there_are_what_transformers_takes(kind: s
     mapping = pytest.importorskip("transformers").models.auto.configuration_auto.CONFIG_MAPPING
     ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     fields = {name: x for name, x in spelled(kind, **ids).items() if name != "model_type"}
-    said = {**mapping[kind](**fields).to_dict(), "dtype": "bfloat16"}
+    said = {**mapping[kind](**fields).to_dict(), "dtype": "bfloat16", **ids}
     theirs, ours = parse_config(said), parse_config(spelled(kind))
     assert (ours.norm_eps, ours.rotary) == (theirs.norm_eps, theirs.rotary)
 
@@ -106,7 +107,11 @@ def test_qwen1_5_moe_is_read_as_it_is_published() -> None:
     assert round_trip(config) == config
 
 
-FIVE = ("olmo2", "gpt_oss", "mixtral", "lfm2", "lfm2_moe")  # norms have an epsilon of 1e-5
+EPSILONS = {  # of norms, where it is not 1e-6
+    **dict.fromkeys(("olmo2", "gpt_oss", "mixtral", "lfm2", "lfm2_moe"), 1e-5),
+    **dict.fromkeys(("ernie4_5", "exaone4", "olmo3", "phi3", "glm4_moe"), 1e-5),
+    "glm4": 1.5625e-7,
+}
 FEATURES = {
     "llama": (),
     "mixtral": ("experts",),
@@ -115,6 +120,15 @@ FEATURES = {
     "qwen3_next": ("norm_offset", "qk_norm", "attention_gate", "delta", "experts"),
     "lfm2": ("qk_norm",),  # whose layers attend, all of them, where none is said not to
     "lfm2_moe": ("qk_norm", "experts"),
+    "granite": ("query_scale",),
+    "seed_oss": ("qkv_bias",),
+    "ernie4_5": (),
+    "exaone4": ("norm_before", "norm_after", "qk_norm", "layers.rotary"),
+    "olmo3": ("local_rotary", "norm_before", "norm_after", "qk_norm", "layers.rotary"),
+    "phi3": (),
+    "glm4": ("norm_after", "qkv_bias"),
+    "glm4_moe": ("experts",),
+    "minimax_m2": ("qk_norm", "experts"),
     "mistral": (),
     "qwen2": ("qkv_bias",),
     "qwen3": ("qk_norm",),

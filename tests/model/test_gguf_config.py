@@ -104,16 +104,18 @@ def test_names_and_keys_are_those_of_the_package() -> None:
     assert stems <= set(gguf.TENSOR_NAMES.values())
     for spelling in spellings:
         kinds = gguf.MODEL_TENSORS[theirs[spelling.architecture]]
-        own = spelling.names(parse(latent())).values() if "kv_lora" in str(spelling.keys) else ()
+        of_config = "kv_lora" not in str(spelling.keys)
+        own = spelling.names(parse(metadata() if of_config else latent())).values()
         named = stems | set(map(stem, own))
         used = {gguf.TENSOR_NAMES[kind] for kind in kinds}
         # Every tensor of the architecture has a role, but for frequencies, and layers that predict
         # further ahead.
         left = {name.format(bid="{i}") for name in used - named if ".nextn." not in name}
-        assert left <= {"rope_freqs", "blk.{i}.attn_rot_embd"}
+        assert left <= {"rope_freqs", "blk.{i}.attn_rot_embd", "dense_2"}  # of embeddings
+    k = gguf.Keys
     known = {
         value
-        for place in (gguf.Keys.LLM, gguf.Keys.Attention, gguf.Keys.Rope, gguf.Keys.SSM)
+        for place in (k.LLM, k.Attention, k.Rope, k.SSM, k.ShortConv)
         for value in vars(place).values()
         if isinstance(value, str)
     }

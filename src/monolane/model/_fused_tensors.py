@@ -2,6 +2,8 @@
 
     KV_UP      of each head the rows of K_UP, which is read turned, then those of V_UP
     DELTA_IN   of each key head its rows of q, of k, of v and of z
+    QKV        rows of Q, then of K, then of V
+    GATE_UP    rows of GATE, then of UP
 
 Rows are moved, never what is in them. So the same holds of codes, of scales and of blocks.
 """
@@ -14,6 +16,7 @@ import numpy as np
 from monolane.model._config import ModelConfig
 from monolane.model._quant_matrix import Blocks, Matrix, Quantized
 from monolane.model._safetensors import Array
+from monolane.model._tensors import lane_shape
 from monolane.ops import JOINED, Role
 
 
@@ -34,8 +37,11 @@ def part_rows(config: ModelConfig, role: Role, matrix: Matrix) -> Iterator[tuple
             yield own, rows
 
 
-def join_rows(config: ModelConfig, role: Role, first: Array, second: Array) -> Array:
-    """Return one of ``JOINED`` [heads, rows, columns] of the matrices of its two roles."""
+def join_rows(config: ModelConfig, role: Role, *parts: Array) -> Array:
+    """Return one of ``JOINED`` [heads, rows, columns] of the matrices of its roles."""
+    if role in (Role.QKV, Role.GATE_UP):
+        return np.concatenate(parts, axis=1)
+    first, second = parts
     if role is Role.KV_UP:  # of [H, R, n] and [H, v, R]
         return np.concatenate([first.swapaxes(1, 2), second], axis=1)
     delta = config.delta
@@ -46,23 +52,25 @@ def join_rows(config: ModelConfig, role: Role, first: Array, second: Array) -> A
     return np.concatenate(by_head, axis=1)
 
 
-def _parted(config: ModelConfig, role: Role, matrix: Matrix) -> tuple[tuple[Role, Matrix], ...]:
-    first, second = JOINED[role]
+def _parted(config: ModelConfig, role: Role, matrix: Matrix) -> Iterator[tuple[Role, Matrix]]:
+    roles = JOINED[role]
     if isinstance(matrix, np.ndarray):
-        rows = _rows(config, role, matrix)
-        return (first, rows[0]), (second, rows[1])
-    if isinstance(matrix, Blocks):
-        rows = _rows(config, role, matrix.data)
-        return (first, replace(matrix, data=rows[0])), (second, replace(matrix, data=rows[1]))
-    codes, scales = (_rows(config, role, x) for x in (matrix.codes, matrix.scales))
-    return (
-        (first, Quantized(matrix.bits, codes[0], scales[0])),
-        (second, Quantized(matrix.bits, codes[1], scales[1])),
-    )
+        yield from zip(roles, _rows(config, role, matrix), strict=True)
+    elif isinstance(matrix, Blocks):
+        for own, rows in zip(roles, _rows(config, role, matrix.data), strict=True):
+            yield own, replace(matrix, data=rows)
+    else:
+        both = (_rows(config, role, array) for array in (matrix.codes, matrix.scales))
+        for own, codes, scales in zip(roles, *both, strict=True):
+            yield own, Quantized(matrix.bits, codes, scales)
 
 
-def _rows(config: ModelConfig, role: Role, array: Array) -> tuple[Array, Array]:
-    """Return the rows of either role, lanes or heads first."""
+def _rows(config: ModelConfig, role: Role, array: Array) -> tuple[Array, ...]:
+    """Return the rows of each role, lanes or heads first."""
+    if role in (Role.QKV, Role.GATE_UP):
+        ends = np.cumsum([lane_shape(config, own)[1] for own in JOINED[role]])
+        flat = array.reshape(-1, array.shape[-1])
+        return tuple(rows[None] for rows in np.split(flat, ends[:-1]))
     if role is Role.KV_UP:
         assert config.latent is not None
         heads = array.reshape(config.num_heads, -1, array.shape[-1])

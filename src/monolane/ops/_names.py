@@ -88,15 +88,20 @@ class Role(StrEnum):
     KV_UP = "kv_up", Kind.FLOATS
     # [1, channels + U*d_v, D]: of each key head q, k, its v, its z
     DELTA_IN = "delta_in", Kind.MATRIX
+    QKV = "qkv", Kind.MATRIX  # [1, (H + 2K)*h, D]
+    GATE_UP = "gate_up", Kind.MATRIX  # [1, 2*F, D]
 
 
 # Of these a layer has one for each expert.
 EXPERT_ROLES = tuple(role for role in Role if role.of_each)
 
-# Tensors of files that hold the rows of several roles, in an order of their own.
-JOINED = {
+# Tensors of files that hold the rows of several roles: the first two in an order of their own, the
+# others one behind the other.
+JOINED: dict[Role, tuple[Role, ...]] = {
     Role.KV_UP: (Role.K_UP, Role.V_UP),
     Role.DELTA_IN: (Role.DELTA_QKV, Role.DELTA_Z),
+    Role.QKV: (Role.Q, Role.K, Role.V),
+    Role.GATE_UP: (Role.GATE, Role.UP),
 }
 
 Shapes = dict[Role, tuple[int, ...]]

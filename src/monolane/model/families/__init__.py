@@ -29,15 +29,19 @@ from monolane.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from monolane.model.families.ernie import ERNIE4_5
 from monolane.model.families.exaone4 import EXAONE4
 from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
+from monolane.model.families.glm4 import GLM4
+from monolane.model.families.glm4_moe import GLM4_MOE
 from monolane.model.families.gpt_oss import GPT_OSS
 from monolane.model.families.granite import GRANITE
 from monolane.model.families.laneformer import LANEFORMER
 from monolane.model.families.lfm2 import LFM2, LFM2_MOE
 from monolane.model.families.llama import LLAMA
+from monolane.model.families.minimax_m2 import MINIMAX_M2
 from monolane.model.families.mistral import MISTRAL
 from monolane.model.families.mixtral import MIXTRAL
 from monolane.model.families.olmo2 import OLMO2
 from monolane.model.families.olmo3 import OLMO3
+from monolane.model.families.phi3 import PHI3
 from monolane.model.families.qwen2 import QWEN2
 from monolane.model.families.qwen2_moe import QWEN2_MOE
 from monolane.model.families.qwen3 import QWEN3
@@ -71,6 +75,10 @@ FAMILIES = (
     ERNIE4_5,
     EXAONE4,
     OLMO3,
+    PHI3,
+    GLM4,
+    GLM4_MOE,
+    MINIMAX_M2,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}
@@ -161,7 +169,9 @@ def gguf_specs(config: ModelConfig, stored: Container[str]) -> tuple[TensorSpec,
     spelling = find_family(config).gguf
     assert spelling is not None
     names = {**GGUF_NAMES, **spelling.names(config)}
-    for joined, (part, _) in JOINED.items():
+    for joined, (part, *_) in JOINED.items():
+        if joined not in names:
+            continue
         layers = range(config.num_layers)
         whole, parted = (
             any(names[role].format(i=i) in stored for i in layers) for role in (joined, part)

@@ -200,6 +200,8 @@ class Attention(Operation):
         if self.qk_norm is not None:
             shapes[Role.Q_NORM] = (1, self.head_dim * (1 if each else self.heads))
             shapes[Role.K_NORM] = (1, self.head_dim * (1 if each else self.kv_heads))
+        if lanes == 1 and self.keys_of is None:
+            shapes[Role.QKV] = (1, self.query_rows + 2 * self.key_rows, hidden)
         if self.keys_of is not None:
             shapes = {role: shape for role, shape in shapes.items() if role not in _OF_KEYS}
         return shapes | self._behind(hidden, lanes)

@@ -30,7 +30,12 @@ class Mlp(Operation):
     def tensors(self, hidden: int, lanes: int) -> Shapes:
         """Return the shapes of its weights; see Operation."""
         rows = (lanes, self.inner // lanes, hidden)
-        return {Role.GATE: rows, Role.UP: rows, Role.DOWN: (lanes, hidden, self.inner // lanes)}
+        shapes: Shapes = {
+            Role.GATE: rows,
+            Role.UP: rows,
+            Role.DOWN: (lanes, hidden, self.inner // lanes),
+        }
+        return shapes | ({Role.GATE_UP: (1, 2 * self.inner, hidden)} if lanes == 1 else {})
 
     def buffers(self, room: Room) -> Buffers:
         """Return the shapes of what its phases leave for each other; see Operation."""

@@ -1,0 +1,48 @@
+"""GLM-4, dense: norms before and behind each module; half of each head turns, by neighbours.
+
+Files have gate and up in one tensor.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from monolane.model._config import ModelConfig
+from monolane.model.families._rotary import read_rotary
+from monolane.model.families.llama import DENSE, LLAMA, NAMES, render_as
+from monolane.ops import Role
+
+# What Transformers takes where the fields are not there.
+_THETA, _PART, _NORM_EPS, _KV_HEADS, _HEAD_DIM = 1e4, 0.5, 1.5625e-7, 2, 128
+_NAMES = {
+    **NAMES,
+    Role.POST_ATTENTION_NORM: "model.layers.{i}.post_self_attn_layernorm.weight",
+    Role.POST_MLP_NORM: "model.layers.{i}.post_mlp_layernorm.weight",
+    Role.GATE_UP: "model.layers.{i}.mlp.gate_up_proj.weight",
+}
+
+
+def _render(config: ModelConfig) -> dict[str, Any]:
+    return render_as("Glm4")(config) | {
+        "attention_bias": config.qkv_bias,
+        "partial_rotary_factor": config.rotary.part,
+    }
+
+
+GLM4 = replace(
+    LLAMA,
+    name="glm4",
+    model_types=("glm4",),
+    fields=DENSE
+    | {
+        "num_kv_heads": lambda f: f.size("num_key_value_heads", _KV_HEADS),
+        "head_dim": lambda f: f.size("head_dim", _HEAD_DIM),
+        "rotary": lambda f: read_rotary(f, "interleaved", _THETA, part=_PART),
+        "norm_eps": lambda f: f.number("rms_norm_eps", _NORM_EPS),
+        "norm_after": lambda f: True,
+        "qkv_bias": lambda f: f.flag("attention_bias", True),
+    },
+    fixed={"hidden_act": ("silu", "")},
+    names=lambda config: _NAMES,
+    render=_render,
+    gguf=None,
+)

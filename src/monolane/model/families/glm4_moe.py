@@ -1,0 +1,109 @@
+"""GLM-4.5 and later, mixtures: experts as in DeepSeek-V3; half of each head turns.
+
+Norms of each head of queries and keys where ``use_qk_norm`` says so. Layers behind
+``num_hidden_layers`` in the files predict tokens further ahead; they are not read.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from monolane.model._config import LayerConfig, ModelConfig
+from monolane.model._fields import Fields
+from monolane.model.families._family import layer_count
+from monolane.model.families._rotary import read_rotary
+from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers, render_as, surplus
+from monolane.ops import Experts, QkNorm, Role
+
+_PART, _NORM_EPS = 0.5, 1e-5
+_LAYER = "model.layers.{i}."
+_MLP = _LAYER + "mlp."
+_NAMES = {
+    **NAMES,
+    Role.Q_NORM: _LAYER + "self_attn.q_norm.weight",
+    Role.K_NORM: _LAYER + "self_attn.k_norm.weight",
+    Role.ROUTER: _MLP + "gate.weight",
+    Role.ROUTER_CORRECTION: _MLP + "gate.e_score_correction_bias",
+    Role.EXPERT_GATE: _MLP + "experts.{e}.gate_proj.weight",
+    Role.EXPERT_UP: _MLP + "experts.{e}.up_proj.weight",
+    Role.EXPERT_DOWN: _MLP + "experts.{e}.down_proj.weight",
+    Role.SHARED_GATE: _MLP + "shared_experts.gate_proj.weight",
+    Role.SHARED_UP: _MLP + "shared_experts.up_proj.weight",
+    Role.SHARED_DOWN: _MLP + "shared_experts.down_proj.weight",
+}
+
+
+def _dense(fields: Fields) -> int:
+    return fields.size("first_k_dense_replace", 1, minimum=0)
+
+
+def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
+    dense = _dense(fields)
+    return tuple(replace(x, experts=i >= dense) for i, x in enumerate(read_layers(fields)))
+
+
+def _experts(fields: Fields) -> Experts | None:
+    if _dense(fields) >= layer_count(fields):
+        return None
+    inner, groups = fields.size("moe_intermediate_size", 1408), fields.size("n_group", 1)
+    count = fields.size(fields.first("n_routed_experts", "num_local_experts"), 128)
+    return Experts(
+        count=count,
+        chosen=fields.size("num_experts_per_tok", 8),
+        inner=inner,
+        normalised=fields.flag("norm_topk_prob", True),
+        scores="sigmoid",
+        corrected=True,
+        groups=groups,
+        chosen_groups=fields.size("topk_group", 1),
+        group_best=min(2, count // groups),
+        scale=fields.number("routed_scaling_factor", 1.0),
+        shared=inner * fields.size("n_shared_experts", 1, minimum=0),
+    )
+
+
+def _surplus(config: ModelConfig, name: str) -> bool:
+    ahead = name.startswith(f"model.layers.{config.num_layers}.")
+    return surplus(config, name) or ahead
+
+
+def _render(config: ModelConfig) -> dict[str, Any]:
+    said = render_as("Glm4Moe", "glm4_moe")(config) | {
+        "attention_bias": config.qkv_bias,
+        "partial_rotary_factor": config.rotary.part,
+        "use_qk_norm": config.qk_norm is not None,
+        "first_k_dense_replace": sum(not layer.experts for layer in config.layers),
+    }
+    mixture = config.experts
+    if mixture is None:
+        return said
+    return said | {
+        "n_routed_experts": mixture.count,
+        "num_experts_per_tok": mixture.chosen,
+        "moe_intermediate_size": mixture.inner,
+        "n_shared_experts": mixture.shared // mixture.inner,
+        "n_group": mixture.groups,
+        "topk_group": mixture.chosen_groups,
+        "norm_topk_prob": mixture.normalised,
+        "routed_scaling_factor": mixture.scale,
+    }
+
+
+GLM4_MOE = replace(
+    LLAMA,
+    name="glm4_moe",
+    model_types=("glm4_moe",),
+    fields=DENSE
+    | {
+        "layers": _layers,
+        "experts": _experts,
+        "rotary": lambda f: read_rotary(f, "half", part=_PART),
+        "norm_eps": lambda f: f.number("rms_norm_eps", _NORM_EPS),
+        "qkv_bias": lambda f: f.flag("attention_bias", False),
+        "qk_norm": lambda f: QkNorm.HEAD if f.flag("use_qk_norm", False) else None,
+    },
+    fixed={"hidden_act": ("silu", "")},
+    names=lambda config: _NAMES,
+    surplus=_surplus,
+    render=_render,
+    gguf=None,
+)
