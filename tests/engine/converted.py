@@ -45,6 +45,14 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
             "residual_scale": config.residual_multiplier,
             "logit_scale": config.logits_scaling,
         }
+    if architecture in ("phi3", "glm4"):
+        said["rope.dimension_count"] = int(head_dim * rope["partial_rotary_factor"])
+    if architecture == "phi3":
+        said["attention.sliding_window"] = config.sliding_window or 0
+    if architecture == "exaone4" and config.sliding_window is not None:
+        said["attention.sliding_window"] = config.sliding_window
+        windowed = [kind == "sliding_attention" for kind in config.layer_types]
+        said["attention.sliding_window_pattern"] = windowed
     if architecture.startswith("lfm2"):
         said |= conv_metadata(config)
     if architecture == "gpt-oss":

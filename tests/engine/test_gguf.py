@@ -29,6 +29,7 @@ GEMMA = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
     }
 }
+PART = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
 SHARPENED = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}
 LATENT = MLA | {"vocab_size": VOCAB}
 # Case: class of Transformers, architecture in the file, changes of the config.
@@ -91,6 +92,19 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "Seed-OSS": ("SeedOss", "seed_oss", {"head_dim": 12}),
     "Ernie 4.5": ("Ernie4_5", "ernie4_5", {"head_dim": 12}),
+    "Phi-3": ("Phi3", "phi3", {"rope_parameters": PART, "sliding_window": None}),
+    "GLM-4": ("Glm4", "glm4", {"head_dim": 12, "rope_parameters": PART, "attention_bias": True}),
+    "GLM-4 without biases": (
+        "Glm4",
+        "glm4",
+        {"head_dim": 12, "rope_parameters": PART, "attention_bias": False},
+    ),
+    "EXAONE 4": ("Exaone4", "exaone4", {"sliding_window": 9, "sliding_window_pattern": 2}),
+    "EXAONE 4 without windows": (
+        "Exaone4",
+        "exaone4",
+        {"sliding_window": None, "layer_types": ["full_attention"] * 3},
+    ),
     "LFM2": ("Lfm2", "lfm2", CONVS | {"vocab_size": VOCAB, "tie_word_embeddings": True}),
     "LFM2-MoE": (
         "Lfm2Moe",
@@ -432,3 +446,30 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
         Engine.load(tmp_path / "x.bin", "reference")
     with pytest.raises(ModelNotFoundError, match="a folder or a .gguf file on this machine"):
         Engine.load(str(tmp_path / "none.gguf"), "reference")
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_rows_of_several_matrices_in_blocks(
+    backend: str, write_gguf: Write, tmp_path: Path
+) -> None:
+    """Each matrix has its rows of a tensor's blocks, where these lie."""
+    kind, architecture, changes = CASES["Phi-3"]
+    model = random_model(kind, **changes)
+    stored: dict[str, Any] = tensors(model, architecture)
+    logits = {}
+    for whole in (True, False):
+        for name, array in stored.items():
+            if "attn_qkv" in name or "ffn_up" in name:
+                own, data = quantized(array, "Q8_0") if whole else ("Q8_0", array[1])
+                plain = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[own])
+                stored[name] = (own, data) if whole else plain
+        path = write_gguf(
+            tmp_path / f"{whole}.gguf", metadata(model.config, architecture), dict(stored)
+        )
+        with Engine.load(path, backend, "float32" if backend == "reference" else "auto") as engine:
+            logits[whole] = engine.logits(list(range(3, 23)))
+    error = np.abs(logits[True] - logits[False])
+    if backend == "reference":
+        np.testing.assert_array_equal(logits[True], logits[False])
+    else:  # activations are rounded beside codes
+        assert np.median(error) < 0.05 * logits[False].std()

@@ -175,6 +175,19 @@ def gguf_fields(
     return Fields(raw | dict(spelling.given(fields)), source, fields.spelled)
 
 
+def turned_part(fields: Fields) -> float:
+    """Return how much of a head turns, of a file that says ``rope.dimension_count``."""
+    hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    head = fields.size("head_dim", max(1, hidden // heads))
+    turned = fields.size("rope_dimension_count", head)
+    if turned > head:
+        raise fields.fault("rope_dimension_count", f"at most {head}, the width of a head's keys")
+    part = turned / head
+    if int(head * part) < turned:  # the fraction is rounded down
+        part = math.nextafter(part, 1.0)
+    return part
+
+
 def as_stored(
     spelling: GgufSpelling, config: ModelConfig, divisors: tuple[float, ...] | None
 ) -> ModelConfig:

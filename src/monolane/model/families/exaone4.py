@@ -7,8 +7,13 @@ keys and does not turn queries and keys; where it is null all layers see all and
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from monolane.model._config import LayerConfig, ModelConfig
 from monolane.model._fields import Fields
+from monolane.model.families._family import layer_count
+from monolane.model.families._gguf import GgufSpelling
+from monolane.model.families._rotary import FULL, WINDOWED
 from monolane.model.families.llama import DENSE, LLAMA, read_layers, render_as
 from monolane.model.families.olmo2 import OLMO2
 from monolane.ops import QkNorm
@@ -26,6 +31,18 @@ def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
     return tuple(
         layer if layer.window is not None else replace(layer, rotary="none") for layer in layers
     )
+
+
+def _gguf_given(fields: Fields) -> dict[str, Any]:
+    """Return which layers have a window, of a file that lists them; without a window none has."""
+    count, listed = layer_count(fields), fields.raw.get("windowed_layers")
+    if not fields.has("sliding_window"):
+        return {"sliding_window": None, "layer_types": [FULL] * count}
+    if listed is None:
+        return {}
+    if not isinstance(listed, np.ndarray) or listed.dtype != np.bool_ or len(listed) != count:
+        raise fields.fault("windowed_layers", f"a list of {count} of true or false")
+    return {"layer_types": [WINDOWED if x else FULL for x in listed.tolist()]}
 
 
 def _render(config: ModelConfig) -> dict[str, Any]:
@@ -46,5 +63,13 @@ EXAONE4 = replace(
     },
     fixed={"hidden_act": LLAMA.fixed["hidden_act"]},
     render=_render,
-    gguf=None,
+    gguf=GgufSpelling(
+        architecture="exaone4",
+        style="half",
+        optional={
+            "attention.sliding_window": "sliding_window",
+            "attention.sliding_window_pattern": "windowed_layers",
+        },
+        given=_gguf_given,
+    ),
 )

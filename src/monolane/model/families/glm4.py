@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from monolane.model._config import ModelConfig
+from monolane.model.families._gguf import GgufSpelling, turned_part
 from monolane.model.families._rotary import read_rotary
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, render_as
 from monolane.ops import Role
@@ -44,5 +45,14 @@ GLM4 = replace(
     fixed={"hidden_act": ("silu", "")},
     names=lambda config: _NAMES,
     render=_render,
-    gguf=None,
+    gguf=GgufSpelling(
+        architecture="glm4",
+        style="interleaved",
+        keys={"rope.dimension_count": "rope_dimension_count"},
+        given=lambda fields: {
+            "attention_bias": fields.flag("query_bias", False),
+            "partial_rotary_factor": turned_part(fields),
+        },
+        names=lambda config: {Role.GATE_UP: "blk.{i}.ffn_up.weight"},
+    ),
 )

@@ -5,6 +5,7 @@
 
 from dataclasses import replace
 
+from monolane.model.families._gguf import GgufSpelling, turned_part
 from monolane.model.families._rotary import read_rotary
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_alike, render_as
 from monolane.ops import Role
@@ -30,5 +31,15 @@ PHI3 = replace(
     fixed={"hidden_act": ("silu", "")},
     names=lambda config: NAMES_FUSED,
     render=lambda config: render_as("Phi3")(config) | {"partial_rotary_factor": config.rotary.part},
-    gguf=None,
+    gguf=GgufSpelling(
+        architecture="phi3",
+        style="half",
+        keys={"rope.dimension_count": "rope_dimension_count"},
+        optional={"attention.sliding_window": "sliding_window"},
+        given=lambda fields: {"partial_rotary_factor": turned_part(fields)},
+        names=lambda config: {
+            Role.QKV: "blk.{i}.attn_qkv.weight",
+            Role.GATE_UP: "blk.{i}.ffn_up.weight",
+        },
+    ),
 )

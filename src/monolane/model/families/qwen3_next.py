@@ -7,7 +7,6 @@ Norms have scales 1 + w, but for that of a gated delta rule's outputs. Of a head
 predict tokens further ahead, are not read; in GGUF files they are the last blocks.
 """
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from monolane.model._config import LayerConfig, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._reduce import NOW
 from monolane.model.families._family import layer_count, render_common
-from monolane.model.families._gguf import AHEAD, GGUF_NAMES, GgufSpelling
+from monolane.model.families._gguf import AHEAD, GGUF_NAMES, GgufSpelling, turned_part
 from monolane.model.families._rotary import FULL, read_rotary
 from monolane.model.families.llama import surplus
 from monolane.model.families.qwen2_moe import SHARED
@@ -136,16 +135,10 @@ def _gguf_given(fields: Fields) -> dict[str, Any]:
     heads, values = fields.size("linear_num_value_heads"), fields.size("ssm_inner_size")
     if values % heads:
         raise fields.fault("ssm_inner_size", f"a multiple of {heads}, the number of value heads")
-    head, turned = fields.size("head_dim"), fields.size("rope_dimension_count")
-    if turned > head:
-        raise fields.fault("rope_dimension_count", f"at most {head}, the width of a head's keys")
-    part = turned / head
-    if int(head * part) < turned:  # the fraction is rounded down
-        part = math.nextafter(part, 1.0)
     given: dict[str, Any] = {
         "num_hidden_layers": blocks - ahead,
         "linear_value_head_dim": values // heads,
-        "partial_rotary_factor": part,
+        "partial_rotary_factor": turned_part(fields),
         "norm_topk_prob": True,
     }
     if fields.has("recurrent_layers"):

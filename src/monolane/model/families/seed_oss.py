@@ -35,7 +35,7 @@ SEED_OSS = replace(
         style="half",
         # ``attention_bias`` of a file says whether there are biases behind attention.
         given=lambda fields: {
-            "attention_bias": True,
+            "attention_bias": fields.flag("query_bias", True),
             "attention_out_bias": fields.flag("attention_bias", False),
         },
         names=lambda config: {Role.MLP_NORM: GGUF_NAMES[Role.POST_ATTENTION_NORM]},
