@@ -30,8 +30,8 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         "rope.freq_base": float(full["rope_theta"]),
     }
     if hasattr(config, "num_experts_per_tok"):
-        latent = architecture == "deepseek2"
-        said["expert_count"] = config.n_routed_experts if latent else config.num_experts
+        routed = architecture in ("deepseek2", "glm4moe")
+        said["expert_count"] = config.n_routed_experts if routed else config.num_experts
         said["expert_used_count"] = config.num_experts_per_tok
     if architecture in ("qwen2moe", "qwen3moe", "qwen3next"):
         said["expert_feed_forward_length"] = config.moe_intermediate_size
@@ -45,7 +45,21 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
             "residual_scale": config.residual_multiplier,
             "logit_scale": config.logits_scaling,
         }
-    if architecture in ("phi3", "glm4"):
+    if architecture == "glm4moe":
+        said |= {
+            "expert_feed_forward_length": config.moe_intermediate_size,
+            "expert_shared_count": config.n_shared_experts,
+            "leading_dense_block_count": config.first_k_dense_replace,
+            "expert_gating_func": 2,
+            "expert_weights_scale": config.routed_scaling_factor,
+            "expert_weights_norm": config.norm_topk_prob,
+            "expert_group_count": config.n_group,
+            "expert_group_used_count": config.topk_group,
+        }
+    if architecture == "minimax-m2":
+        said["expert_feed_forward_length"] = config.intermediate_size
+        said["expert_gating_func"] = 2
+    if architecture in ("phi3", "glm4", "glm4moe", "minimax-m2"):
         said["rope.dimension_count"] = int(head_dim * rope["partial_rotary_factor"])
     if architecture == "phi3":
         said["attention.sliding_window"] = config.sliding_window or 0

@@ -30,6 +30,12 @@ CONVS: dict[str, Any] = {
     "block_auto_adjust_ff_dim": False,
 }
 MIXTURE = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 38}
+GLM_MOE = {
+    "n_routed_experts": 12,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 38,
+    "routed_scaling_factor": 1.5,
+}
 SHARED = {"shared_expert_intermediate_size": 54}
 MLA: dict[str, Any] = {
     **ODD,

@@ -15,7 +15,7 @@ from monolane import Engine, SamplingParams
 from monolane.errors import ConfigError
 from monolane.model import Quantization, quantize_folder, read_config, render_config
 
-from .sizes import CONVS, DELTA, EVEN, LLAMA3, MIXTURE, MLA, ODD, SHARED, SHARP, YARN
+from .sizes import CONVS, DELTA, EVEN, GLM_MOE, LLAMA3, MIXTURE, MLA, ODD, SHARED, SHARP, YARN
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -25,12 +25,6 @@ save_file = pytest.importorskip("safetensors.torch").save_file
 TOKENS, PROMPT, DRAWN = 40, 12, 12  # longer than every window, and than YaRN's trained context
 Make = Callable[..., Path]
 ALL_FULL: dict[str, Any] = {"layer_types": ["full_attention"] * 3}
-GLM_MOE = {
-    "n_routed_experts": 12,
-    "num_experts_per_tok": 4,
-    "moe_intermediate_size": 38,
-    "routed_scaling_factor": 1.5,
-}
 TWO_WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"]
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama 2": ("Llama", {"num_key_value_heads": 8}),

@@ -15,7 +15,7 @@ from monolane.model import Blocks, GgufModel, PairScaling, Role, Weights
 from monolane.model._gguf_types import GGML_TYPES
 
 from .converted import metadata, tensors
-from .sizes import CONVS, DELTA, LLAMA3, MIXTURE, MLA, YARN
+from .sizes import CONVS, DELTA, GLM_MOE, LLAMA3, MIXTURE, MLA, YARN
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -104,6 +104,24 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "Exaone4",
         "exaone4",
         {"sliding_window": None, "layer_types": ["full_attention"] * 3},
+    ),
+    "GLM-4.5": (
+        "Glm4Moe",
+        "glm4moe",
+        GLM_MOE | {"head_dim": 12, "use_qk_norm": True, "rope_parameters": PART},
+    ),
+    "GLM-4.5, groups, biases": (
+        "Glm4Moe",
+        "glm4moe",
+        GLM_MOE
+        | {"head_dim": 12, "attention_bias": True, "rope_parameters": PART}
+        | {"n_group": 3, "topk_group": 2, "norm_topk_prob": False},
+    ),
+    "MiniMax-M2": (
+        "MiniMaxM2",
+        "minimax-m2",
+        {"num_local_experts": 7, "num_experts_per_tok": 3, "head_dim": 12}
+        | {"rope_parameters": PART},
     ),
     "LFM2": ("Lfm2", "lfm2", CONVS | {"vocab_size": VOCAB, "tie_word_embeddings": True}),
     "LFM2-MoE": (

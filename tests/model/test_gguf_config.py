@@ -111,7 +111,9 @@ def test_names_and_keys_are_those_of_the_package() -> None:
         # Every tensor of the architecture has a role, but for frequencies, and layers that predict
         # further ahead.
         left = {name.format(bid="{i}") for name in used - named if ".nextn." not in name}
-        assert left <= {"rope_freqs", "blk.{i}.attn_rot_embd", "dense_2"}  # of embeddings
+        # "dense_2" is of models of embeddings, "rope_factors" of the stretch "longrope".
+        more = {"dense_2", "rope_factors_long", "rope_factors_short"}
+        assert left <= {"rope_freqs", "blk.{i}.attn_rot_embd", *more}
     k = gguf.Keys
     known = {
         value

@@ -78,6 +78,7 @@ class GgufModel(Mapping[str, "Array | Blocks"]):
         given: dict[str, Any] = {
             "tie_word_embeddings": GGUF_NAMES[Role.HEAD] not in self,
             "attention_bias": GGUF_NAMES[Role.O_BIAS].format(i=0) in self,
+            "query_norm": GGUF_NAMES[Role.Q_NORM].format(i=0) in self,
             "query_bias": GGUF_NAMES[Role.Q_BIAS].format(i=0) in self,
             "dtype": self._dtype(),
         }

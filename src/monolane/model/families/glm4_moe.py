@@ -10,6 +10,7 @@ from typing import Any
 from monolane.model._config import LayerConfig, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model.families._family import layer_count
+from monolane.model.families._gguf import AHEAD, GGUF_NAMES, GgufSpelling, turned_part
 from monolane.model.families._rotary import read_rotary
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers, render_as, surplus
 from monolane.ops import Experts, QkNorm, Role
@@ -61,6 +62,22 @@ def _experts(fields: Fields) -> Experts | None:
     )
 
 
+def _gguf_given(fields: Fields) -> dict[str, Any]:
+    """Return what the tensors say, and what a field means that a file leaves out."""
+    fields.fixed("expert_gating_func", 2, "experts of this family are chosen by sigmoids")
+    blocks, ahead = layer_count(fields), fields.size(AHEAD, 0)
+    if ahead >= blocks:
+        raise fields.fault(AHEAD, f"fewer than all {blocks} blocks")
+    return {
+        "num_hidden_layers": blocks - ahead,
+        "first_k_dense_replace": fields.size("first_k_dense_replace", 0, minimum=0),
+        "norm_topk_prob": fields.flag("norm_topk_prob", False),
+        "attention_bias": fields.flag("query_bias", False),
+        "use_qk_norm": fields.flag("query_norm", False),
+        "partial_rotary_factor": turned_part(fields),
+    }
+
+
 def _surplus(config: ModelConfig, name: str) -> bool:
     ahead = name.startswith(f"model.layers.{config.num_layers}.")
     return surplus(config, name) or ahead
@@ -105,5 +122,27 @@ GLM4_MOE = replace(
     names=lambda config: _NAMES,
     surplus=_surplus,
     render=_render,
-    gguf=None,
+    gguf=GgufSpelling(
+        architecture="glm4moe",
+        style="half",
+        keys={
+            "rope.dimension_count": "rope_dimension_count",
+            "expert_count": "n_routed_experts",
+            "expert_used_count": "num_experts_per_tok",
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "expert_shared_count": "n_shared_experts",
+        },
+        optional={
+            "leading_dense_block_count": "first_k_dense_replace",
+            "expert_gating_func": "expert_gating_func",
+            "expert_weights_scale": "routed_scaling_factor",
+            "expert_weights_norm": "norm_topk_prob",
+            "expert_group_count": "n_group",
+            "expert_group_used_count": "topk_group",
+            AHEAD: AHEAD,
+        },
+        given=_gguf_given,
+        names=lambda config: {Role.MLP_NORM: GGUF_NAMES[Role.POST_ATTENTION_NORM]},
+        experts=True,
+    ),
 )

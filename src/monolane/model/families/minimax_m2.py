@@ -9,6 +9,7 @@ from typing import Any
 from monolane.model._config import LayerConfig, ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._rotary import Rotary
+from monolane.model.families._gguf import GgufSpelling, turned_part
 from monolane.model.families._rotary import read_rotary
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers, render_as
 from monolane.ops import Experts, QkNorm, Role
@@ -49,6 +50,14 @@ def _rotary(fields: Fields) -> Rotary:
     return read_rotary(fields, "half", _THETA, part=part)
 
 
+def _gguf_given(fields: Fields) -> dict[str, Any]:
+    fields.fixed("expert_gating_func", 2, "experts of this family are chosen by sigmoids")
+    return {
+        "intermediate_size": fields.size("expert_inner"),
+        "partial_rotary_factor": turned_part(fields),
+    }
+
+
 def _render(config: ModelConfig) -> dict[str, Any]:
     assert config.experts is not None
     return render_as("MiniMaxM2", "minimax_m2")(config) | {
@@ -73,5 +82,17 @@ MINIMAX_M2 = replace(
     fixed={"hidden_act": ("silu", "")},
     names=lambda config: _NAMES,
     render=_render,
-    gguf=None,
+    gguf=GgufSpelling(
+        architecture="minimax-m2",
+        style="half",
+        keys={
+            "rope.dimension_count": "rope_dimension_count",
+            "expert_count": "num_local_experts",
+            "expert_used_count": "num_experts_per_tok",
+            "expert_feed_forward_length": "expert_inner",
+        },
+        optional={"expert_gating_func": "expert_gating_func"},
+        given=_gguf_given,
+        experts=True,
+    ),
 )
