@@ -79,4 +79,6 @@ def test_the_check_sees_an_include_upwards() -> None:
 @pytest.mark.parametrize(("name", "path", "line"), LINK.findall(PAGE.read_text()))
 def test_named_lines_are_there(name: str, path: str, line: str) -> None:
     said = (ROOT / path).read_text().splitlines()[int(line) - 1]
-    assert re.search(rf"\b{name}\b", said), f"{path}:{line} is {said!r}; run: scripts/headers"
+    assert re.search(rf"\b{name}\b", said), (
+        f"{path}:{line} is {said!r}; run: python scripts/mend_line_links.py"
+    )
