@@ -32,7 +32,7 @@ for folder in (ROOT / "src", ROOT):
         sys.path.insert(0, str(folder))
 
 from bench.gpu.monokernel._ledger import PATH, Ledger, card_of, in_order  # noqa: E402
-from monolane._results import current_commit, shown_word  # noqa: E402
+from monolane._results import current_commit  # noqa: E402
 from studies.delay import plan  # noqa: E402
 from studies.delay.plan import FAILED, PARTS, Run, Study  # noqa: E402
 from studies.delay.sizes import SEEDS, VARIANTS  # noqa: E402
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 CARRIED, RESULTS = HERE / "carried", HERE / "results" / "runs.jsonl"
+WORK = ROOT / "runs" / "delay"
 REHEARSED = ("jinja2",)  # what stands for the packages of the image
 _MOST = 600.0  # seconds of a command
 _RESERVE = 8.0  # seconds of the end: a last exam, files
@@ -123,7 +124,8 @@ class Block:
     # ---- the parts of it -------------------------------------------------------------------------
     def open_text(self, device: torch.device) -> Text:
         """The text, on the device."""
-        from studies.delay.text import FOUND, open_text
+        from studies.delay.sources import FOUND
+        from studies.delay.text import open_text
         from studies.delay.training import say
 
         begin = time.monotonic()
@@ -184,10 +186,9 @@ class Block:
         took = time.monotonic() - begin
         self.touched[run.part] = self.touched.get(run.part, 0.0) + took
         self.add(line)
-        said = line.get("why") or (
-            f"{line['exam_nats']:.4f} nats, {line['tokens_per_s']:,} tokens/s, "
-            f"MFU {line['mfu'] or 0:.1%}, {line['memory_gb'] or 0:.1f} GB"
-        )
+        said = line.get("why") or f"{line['exam_nats']:.4f} nats, {line['tokens_per_s']:,} tokens/s"
+        if line.get("mfu"):
+            said += f", MFU {line['mfu']:.1%}, {line['memory_gb']:.1f} GB"
         say(f"{run.part:15} {run.variant:26} rate {run.rate:<8.3g} seed {run.seed}  "
             f"{took:5.0f} s  {said}")  # fmt: skip
 
@@ -250,11 +251,13 @@ class Block:
                 f"that was measured, and a command has {_MOST:.0f}")  # fmt: skip
             return
         seconds = max(o.then, need)
-        words = ["python", "studies/delay/block.py", *(["--rehearse"] if o.rehearse else []),
-                 "--seconds", f"{seconds:.0f}", "--then", f"{o.then:.0f}",
-                 *(["--only", o.only] if o.only else []), *(["--eager"] if o.eager else []),
-                 "--carried", shown_word(str(o.carried), ROOT), "--work", str(o.work),
-                 "--out", str(o.out)]  # fmt: skip
+        words = ["python", "studies/delay/block.py", *(["--rehearse"] if o.rehearse else [])]
+        words += ["--seconds", f"{seconds:.0f}", "--then", f"{o.then:.0f}"]
+        words += ["--eager"] if o.eager else []
+        for name, usual in (("only", ""), ("carried", CARRIED), ("work", WORK), ("out", None)):
+            if (value := getattr(o, name)) != usual:
+                words += [f"--{name}", str(value)]
+        words += ["--commit", o.commit]
         say(f"next: {shlex.join(words)}")
 
 
@@ -335,7 +338,7 @@ def main(arguments: list[str] | None = None) -> int:
     p.add_argument("--then", type=float, default=300.0, help="the next may take: 300")
     p.add_argument("--only", default="", help="comma-separated parts, instead of the ledger's next")
     p.add_argument("--carried", type=Path, default=CARRIED, help="what prepare.py made")
-    p.add_argument("--work", type=Path, default=ROOT / "runs" / "delay",
+    p.add_argument("--work", type=Path, default=WORK,
                    help="folder to keep between commands: text, compiled code, lines")  # fmt: skip
     p.add_argument("--out", type=Path, help="folder of what is to be taken away")
     p.add_argument("--results", type=Path, default=RESULTS, help="what was done before")

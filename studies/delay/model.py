@@ -26,9 +26,9 @@ def make_model(
 ) -> LaneformerForCausalLM:
     """Return the model that a run begins with."""
     torch.manual_seed(seed)
-    model = _bare(size, variant, lanes=1).to(dtype)
+    model = _bare(size, variant, 1, dtype)
     if variant.lanes > 1:
-        lanes = _bare(size, variant, variant.lanes).to(dtype)
+        lanes = _bare(size, variant, variant.lanes, dtype)
         fill(lanes, model)
         model = lanes
     rule = _RULES.get(variant.rule)
@@ -39,10 +39,12 @@ def make_model(
     return model
 
 
-def _bare(size: Size, variant: Variant, lanes: int) -> LaneformerForCausalLM:
+def _bare(size: Size, variant: Variant, lanes: int, dtype: torch.dtype) -> LaneformerForCausalLM:
     fields = variant.config_fields(size) | {"num_lanes": lanes}
     config = LaneformerConfig(**fields, initializer_range=1 / math.sqrt(size.hidden))
-    return LaneformerForCausalLM(config)
+    model = LaneformerForCausalLM(config)
+    model.to(dtype)
+    return model
 
 
 @torch.no_grad()

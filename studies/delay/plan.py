@@ -16,8 +16,8 @@ from studies.delay.sizes import RATES, SEARCH_SEED, SEARCHED, SEEDS, SIZES, VARI
 # Of a run: whole; whole, as far as its loss was finite; not whole, to be tried again.
 DONE, DIVERGED, FAILED = "done", "diverged", "failed"
 HALF_BLOCK = 300.0  # seconds of each of the two commands that a block takes
-START = 45.0  # of a command: imports, the text, the first look at the machine
-EACH = 20.0  # of a run: compilation, exams, and a margin for its rate
+START = 75.0  # of a command: imports, the text, the first look at the machine, compilation
+EACH = 20.0  # of a run: its exams, and a margin for its rate
 _MOST_COMMAND = 600.0
 
 Line = dict[str, Any]

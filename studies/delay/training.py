@@ -217,7 +217,7 @@ def first_loss(
     gradients = [x.grad for x in model.parameters() if x.grad is not None]
     if not all(bool(torch.isfinite(x).all()) for x in gradients):
         raise ValueError(f"{variant.name}: a gradient is not finite")
-    return float(nats) / (ids_BT[:, 1:].numel())
+    return float(nats.detach()) / ids_BT[:, 1:].numel()
 
 
 def say(line: str) -> None:
