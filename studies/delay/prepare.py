@@ -26,6 +26,7 @@ for folder in (ROOT / "src", ROOT):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
+import numpy as np  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
 from monolane.data import train_vocabulary  # noqa: E402
@@ -139,7 +140,12 @@ class Job:
         train = self.texts("trained on")
         tokenizer = self.vocabulary([text for texts in train.values() for text in texts])
         tokenizer.save(str(self.out / TOKENIZER))
-        ids = encode(tokenizer, [text for texts in exam.values() for text in texts])
+        about = {x["name"]: x for x in self.packages if x["use"] == "held out"}
+        parts = []
+        for name, found in exam.items():
+            parts.append(encode(tokenizer, found))
+            about[name]["tokens"] = len(parts[-1])
+        ids = np.concatenate(parts)
         write_ids(self.out / EXAM, ids)
         size = sum(len(text.encode()) for texts in exam.values() for text in texts)
         if not self.rehearse:
@@ -149,7 +155,7 @@ class Job:
         total = self.bytes()
         for package in self.packages:
             say(f"{package['name']:22} {package['version']:12} {package['use']:10} "
-                f"{package.get('tokens', 0) / 1e6:7.2f} M  {package['licence']}")  # fmt: skip
+                f"{package['tokens'] / 1e6:7.2f} M  {package['licence']}")  # fmt: skip
         say(f"{sum(x.get('tokens', 0) for x in self.packages) / 1e6:.1f} M tokens, "
             f"{total / 1e6:.2f} MB in {self.out}")  # fmt: skip
         if total > MOST:
