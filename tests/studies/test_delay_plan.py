@@ -262,7 +262,7 @@ def test_the_page_is_that_of_the_results() -> None:
     assert prepare.table() in readme, "the table of what is carried is that of prepare.py"
 
 
-# ---- what is carried --------------------------------------------------------------------------------
+# ---- what is carried -----------------------------------------------------------------------------
 def test_a_wheel_is_read_without_what_no_one_wrote(tmp_path: Path) -> None:
     wheel = tmp_path / "a-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
