@@ -151,20 +151,23 @@ class Block:
         from studies.delay.training import first_loss, say
 
         losses: dict[str, float] = {}
+        took: float | None = None
         size = self.study.size
         for name in ("dense", "now", "naive 2", "naive 2, eight lanes", "delay 2"):
             losses[name] = first_loss(size, VARIANTS[name], text, device, False)
         if not self.options.eager:
+            begin = time.monotonic()
             try:
                 losses["delay 2, compiled"] = first_loss(
                     size, VARIANTS["delay 2"], text, device, True
                 )
+                took = round(time.monotonic() - begin, 1)
             except Exception as error:  # a machine whose compiler fails still trains
                 self.options.eager = True
                 say(f"not compiled here: {type(error).__name__}: {str(error)[:300]}")
         for name, loss in losses.items():
             say(f"first loss {name:22} {loss:.5f}")
-        self.add({"kind": "bring-up", "losses": losses, "eager": self.options.eager})
+        self.add({"kind": "bring-up", "losses": losses, "compile_s": took})
 
     def one(self, run: Run, text: Text, device: torch.device) -> None:
         """Train one model; its line, whatever comes of it."""
@@ -245,7 +248,7 @@ class Block:
         if not pending:
             say("next: nothing: no run is missing")
             return
-        need = study.need(pending[0]) + plan.START
+        need = study.need(pending[0]) + study.start
         if need > _MOST:
             say(f"next: {pending[0].variant} of {pending[0].size} takes {need:.0f} s at the rate "
                 f"that was measured, and a command has {_MOST:.0f}")  # fmt: skip

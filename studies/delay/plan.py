@@ -16,7 +16,8 @@ from studies.delay.sizes import RATES, SEARCH_SEED, SEARCHED, SEEDS, SIZES, VARI
 # Of a run: whole; whole, as far as its loss was finite; not whole, to be tried again.
 DONE, DIVERGED, FAILED = "done", "diverged", "failed"
 HALF_BLOCK = 300.0  # seconds of each of the two commands that a block takes
-START = 75.0  # of a command: imports, the text, the first look at the machine, compilation
+START = 35.0  # of a command: imports, the text, the first look at the machine
+COMPILED = 40.0  # of a command's first run, where no bring-up has told more
 EACH = 20.0  # of a run: its exams, and a margin for its rate
 _MOST_COMMAND = 600.0
 
@@ -96,6 +97,16 @@ class Study:
         ]  # fmt: skip
         return float(min(measured[-3:])) if measured else size.estimate[lanes > 1]
 
+    @property
+    def start(self) -> float:
+        """Seconds of a command before it trains; each machine compiles anew."""
+        took = [
+            x["compile_s"]
+            for x in self.lines
+            if x["kind"] == "bring-up" and x["card"] == self.card and x["compile_s"]
+        ]
+        return START + max([COMPILED, *(1.25 * x for x in took)])
+
     def tokens(self, size: Size) -> int:
         """Tokens of each run of the blocks: those of the first that was done, else what fits.
 
@@ -110,11 +121,11 @@ class Study:
             return int(of_blocks[0]["tokens"])
         first = sum(1 / self.speed(size, name) for name in ("dense", "naive 2"))
         most = min(
-            (HALF_BLOCK - START - 2 * EACH) / first,
-            (HALF_BLOCK - START - EACH) * self.speed(size, "delay 2"),
+            (HALF_BLOCK - self.start - 2 * EACH) / first,
+            (HALF_BLOCK - self.start - EACH) * self.speed(size, "delay 2"),
         )
         if size is self.larger:  # each run may have a command of its own
-            most = (_MOST_COMMAND - START - EACH) * self.speed(size, "delay 2")
+            most = (_MOST_COMMAND - self.start - EACH) * self.speed(size, "delay 2")
         return max(size.grain, min(size.tokens, int(most) // size.grain * size.grain))
 
     # ---- what is to do ---------------------------------------------------------------------------

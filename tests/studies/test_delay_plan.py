@@ -88,12 +88,14 @@ def test_the_first_block_settles_the_tokens_of_all() -> None:
     assert study_of(slow).tokens(SIZES["17M"]) == 50_000_000
     fast = [x | {"tokens_per_s": x["tokens_per_s"] * 2} for x in study.lines]
     assert study_of(fast).tokens(SIZES["17M"]) == 150_000_000, "never more than stated"
+    told = {"kind": "bring-up", "card": "H100", "compile_s": 80.0}
+    assert study_of([*study.lines, told]).tokens(SIZES["17M"]) == 70_000_000, "145 s are left"
     begun = a_campaign(0.0)
     assert Study(begun.lines, card="H200").tokens(SIZES["17M"]) == 100_000_000
     (share,) = {run.tokens for run in begun.of_part("delay:b5") or () if "80" in run.variant}
     assert share == 80_000_000
     for name in ("delay:b1", "delay:b5", "delay:b7"):  # each fits in a command
-        assert all(begun.need(run) + plan.START <= 600 for run in begun.of_part(name) or ())
+        assert all(begun.need(run) + begun.start <= 600 for run in begun.of_part(name) or ())
 
 
 def test_a_measured_rate_takes_the_place_of_an_estimate() -> None:
