@@ -105,7 +105,7 @@ class Study:
             for x in self.lines
             if x["kind"] == "bring-up" and x["card"] == self.card and x["compile_s"]
         ]
-        return START + max([COMPILED, *(1.25 * x for x in took)])
+        return START + max([COMPILED, *(1.25 * float(x) for x in took)])
 
     def tokens(self, size: Size) -> int:
         """Tokens of each run of the blocks: those of the first that was done, else what fits.
