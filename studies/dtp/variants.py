@@ -61,7 +61,6 @@ SIZES = {
         Size("medium-long", 64, 128, 8, 4000, (), **_FAIR | _THREE, rates_of="medium"),
         Size("medium-deep", 64, 128, 16, 500, (4e-3, 2e-3, 8e-3), **_FAIR | _THREE),
         Size("medium-tiny", 16, 32, 5, 4, (1e-3, 2e-3), **_FEW, **_FAIR, controls=CONTROLS),
-        Size("large", 512, 1536, 12, 20_000, (1e-3, 2e-3, 5e-4), context=1024, rows=32),
     )
 }
 

@@ -204,7 +204,8 @@ def test_the_committed_ledger_knows_every_part() -> None:
     names = [x["part"] for x in ledger.parts]
     assert len(set(names)) == len(names)
     for part in ledger.parts:
-        assert part["built"] == (part["part"] in THERE), part["part"]
+        if not part["part"].startswith("delay:"):  # those are tested beside the study
+            assert part["built"] == (part["part"] in THERE), part["part"]
     shown = {part.name for part in KNOWN if not part.hidden and part.name != FIRST}
     assert shown <= set(names)
     for state in (x for part in ledger.parts for x in part["cards"].values()):

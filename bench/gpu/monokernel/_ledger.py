@@ -5,7 +5,8 @@
 
 ``window`` is the order over the times that a machine is at hand, ``value`` that within one, and
 ``seconds`` what a part is expected to take with its share of loading. A part without a card's entry
-is pending there. ``built`` false: the part is planned, and there is nothing yet to run.
+is pending there. ``built`` false: the part is planned, and there is nothing yet to run. Parts named
+``delay:...`` are those of ``studies/delay``, which counts its own windows.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Ledger:
         first = [x for x in able if x["part"] in TRUTH and not self._right(x, card, sources)]
         pending = [x for x in able if x["part"] not in TRUTH]
         pending = [
-            x for state in ("pending", "failed") for x in _in_order(pending)
+            x for state in ("pending", "failed") for x in in_order(pending)
             if self.state(x["part"], card) == state
         ]  # fmt: skip
         if not pending and not first:
@@ -95,7 +96,8 @@ class Ledger:
         return bool(entry.get("state") == "done" and entry.get("sources") == sources)
 
 
-def _in_order(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def in_order(parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The most valuable of the earliest window first."""
     return sorted(parts, key=lambda x: (x["window"], -x["value"]))
 
 
