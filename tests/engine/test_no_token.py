@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
+from monolane.engine._prompt_logprobs import score
 from monolane.errors import BackendError
 from monolane.executor_api import NO_TOKEN, Draw, Guide
 from monolane.model import parse_config, tensor_specs, write_checkpoint
@@ -139,9 +140,8 @@ def test_a_guided_request_too(tmp_path: Path, backend: str, change: Change) -> N
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_a_scored_prompt_ends_with_an_error(tmp_path: Path, backend: str) -> None:
     write_folder(tmp_path, norm_of(np.nan))
-    params = SamplingParams(max_tokens=1, prompt_logprobs=1)
     with Engine.load(tmp_path, backend, dtype="float32", context=32) as engine, refused():
-        engine.generate(IDS, params)
+        list(score(engine.backend, 0, IDS, 1))  # before a token is drawn, which fails as well
 
 
 def test_a_draft_model_that_is_broken_changes_no_token(tmp_path: Path) -> None:

@@ -50,9 +50,12 @@ def main() -> None:
     failed = False
     for kind in sys.argv[3:] or CASES:
         found = fuzz(kind, inputs, first)
-        ", ".join(f"{count} {name}" for name, count in sorted(found.refused.items()))
-        for _fault in found.faults:
+        refused = ", ".join(f"{count} {name}" for name, count in sorted(found.refused.items()))
+        sys.stdout.write(f"{kind}: {found.read} read, refused: {refused or 'none'}\n")
+        for fault in found.faults:
             failed = True
+            sys.stdout.write(f"  {fault}\n")
+        sys.stdout.flush()
     sys.exit(failed)
 
 

@@ -166,7 +166,11 @@ def _around(part: Mapping[str, Any]) -> Growth:
             texts += 1
             continue
         about = known.get(str(token.get("id"))) if isinstance(known, dict) else None
-        special += max(1, len(_list(about.get("ids")))) if isinstance(about, dict) else 1
+        if not isinstance(about, dict):  # the library would panic, and print where
+            raise TextError(
+                f"post_processor: expected {token.get('id')!r:.80} among its special_tokens"
+            )
+        special += max(1, len(_list(about.get("ids"))))
     return Growth(max(1, texts), special)
 
 
