@@ -18,6 +18,7 @@ USUAL = 200
 INPUTS = {"config": 150, "safetensors": 150, "gguf": 150, "index": 60, "settings": 40}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CASES)
 def test_every_input_is_read_or_refused(kind: str) -> None:
     found = fuzz(kind, INPUTS.get(kind, USUAL))
