@@ -8,6 +8,7 @@
 namespace monolane {
 
 constexpr int32_t kMaxLogprobs = 20;
+constexpr int32_t kNoToken = -1;
 
 struct Draw {
   uint64_t seed;             // a draw depends on it, its position and the logits alone
@@ -92,7 +93,7 @@ static_assert(offsetof(AdvanceRecord, earlier_count) == 112);
 struct TokenEvent {
   int64_t time_ns;        // of CLOCK_MONOTONIC, as Python's time.perf_counter_ns
   int32_t slot;           // whose token it is
-  int32_t token;          // its id
+  int32_t token;          // its id; kNoToken: its logits have no finite peak
   float logprob;          // of the token, under the model itself; NaN if not asked for
   int32_t drafted;        // tokens drafted for its pass, with the first that this gave
   int32_t accepted;       // which of them it is, from 1 on; 0: none

@@ -17,7 +17,9 @@
 #include <tuple>
 #include <utility>
 
+#include "bind/check_weights.h"
 #include "bind/weight_table.h"
+#include "memory/file_faults.h"
 #include "run/executor.h"
 
 namespace nb = nanobind;
@@ -115,6 +117,12 @@ struct Owned {
         owner(data, [](void* p) noexcept { delete[] static_cast<char*>(p); }) {}
 };
 
+// The weights of a table, once a plan may read them.
+const ModelWeights& checked(const Plan& plan, const WeightTable& table) {
+  const WeightCheck done(plan, table);
+  return table.weights;
+}
+
 // An executor and what it reads.
 struct BoundExecutor {
   nb::object table;
@@ -129,7 +137,10 @@ struct BoundExecutor {
       : table(weights),
         vocab(plan_of(header, modules, phases, shares).header.vocab),
         executor(plan_of(header, modules, phases, shares), setup_of(setup),
-                 nb::cast<WeightTable&>(weights).weights, select_kernels(isa), cores) {}
+                 checked(plan_of(header, modules, phases, shares), nb::cast<WeightTable&>(weights)),
+                 select_kernels(isa), cores) {
+    tell_of_file_faults();
+  }
 
   void convert(int64_t phase, int64_t matrix) {
     if (!executor.loader().converts(phase, matrix)) return;

@@ -29,6 +29,7 @@ using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::c
 struct WeightTable {
   ModelWeights weights;
   std::map<std::pair<int, int>, std::vector<nb::object>> owners;  // by role and layer
+  std::map<std::pair<int, int>, int64_t> lengths;                 // of vectors, likewise
 
   explicit WeightTable(int layers) { weights.layers.resize(layers); }
 
@@ -90,8 +91,15 @@ struct WeightTable {
     return static_cast<Format>(format);
   }
 
+  // Numbers of a vector, of kNone those of a rotary's frequencies; -1: there is none.
+  int64_t length(WeightRole role, int index) const {
+    const auto found = lengths.find({static_cast<int>(role), index});
+    return found == lengths.end() ? -1 : found->second;
+  }
+
   void set_vector(int role, int index, nb::object values) {
-    const float* data = nb::cast<Floats>(values).data();
+    const Floats floats = nb::cast<Floats>(values);
+    const float* data = floats.data();
     if (static_cast<WeightRole>(role) == WeightRole::kNone) {
       if (index < 0 || index >= kPlanRotaries) refuse("frequencies: expected a PlanRotary");
       weights.frequencies[index] = data;
@@ -99,6 +107,7 @@ struct WeightTable {
       of(index).set_vector(static_cast<WeightRole>(role), data);
     }
     owners[{role, index}] = {values};
+    lengths[{role, index}] = static_cast<int64_t>(floats.size());
   }
 };
 

@@ -351,9 +351,23 @@ bool PassScheduler::draw(Running& running, const float* logits) {
   const int32_t token = choose(logits, f_.plan.header.vocab, advance.draw, advance.biases,
                                running.seen, static_cast<uint32_t>(position), mask, scratch_);
   running.guide.reset();
+  if (token == kNoToken) return break_off(running);
   const size_t used = running.right == 0 ? running.draft.used : 0;
   return accept(running, speculation_.drawn(advance.slot, position, token), logits,
                 static_cast<int32_t>(used));
+}
+
+// Ends a slot whose logits have no finite peak, and tells its reader. Returns that nothing follows.
+bool PassScheduler::break_off(Running& running) {
+  running.done = true;
+  if (on_token_) return false;  // a draft model's: it drafts no more
+  TokenEvent event{};
+  event.slot = running.advance.slot;
+  event.token = kNoToken;
+  event.logprob = std::numeric_limits<float>::quiet_NaN();
+  event.time_ns = now_ns();
+  ring_.push(event);
+  return false;
 }
 
 // A token of the answer: it leaves. Returns whether it was drafted and fed, and more may follow.

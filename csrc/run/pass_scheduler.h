@@ -121,6 +121,7 @@ class PassScheduler {
   bool take_guide(Running& running);
   void settle(Running& running, const float* logits);
   bool draw(Running& running, const float* logits);
+  bool break_off(Running& running);
   bool force(Running& running, const float*& logits);
   bool accept(Running& running, int32_t token, const float* logits, int32_t drafted);
   void emit(Running& running, int32_t token, const float* logits, int32_t drafted = 0,

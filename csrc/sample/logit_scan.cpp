@@ -7,16 +7,25 @@
 
 namespace monolane {
 
+namespace {
+
+// The larger one; NaN takes the place of a peak, and nothing takes its.
+[[gnu::always_inline]] inline float higher(float peak, float x) {
+  return (x > peak) | (x != x) ? x : peak;
+}
+
+}  // namespace
+
 MONOLANE_CLONES float peak_of(const float* x, int32_t count, float start) {
   float peaks[kScanBlock];
   for (int32_t s = 0; s < kScanBlock; ++s) peaks[s] = start;
   int32_t i = 0;
   for (; i + kScanBlock <= count; i += kScanBlock) {
-    for (int32_t s = 0; s < kScanBlock; ++s) peaks[s] = x[i + s] > peaks[s] ? x[i + s] : peaks[s];
+    for (int32_t s = 0; s < kScanBlock; ++s) peaks[s] = higher(peaks[s], x[i + s]);
   }
   float peak = peaks[0];
-  for (int32_t s = 1; s < kScanBlock; ++s) peak = peaks[s] > peak ? peaks[s] : peak;
-  for (; i < count; ++i) peak = x[i] > peak ? x[i] : peak;
+  for (int32_t s = 1; s < kScanBlock; ++s) peak = higher(peak, peaks[s]);
+  for (; i < count; ++i) peak = higher(peak, x[i]);
   return peak;
 }
 

@@ -34,7 +34,13 @@ void for_slices(int32_t count, ParallelFor& parallel, const Each& each) {
 
 int32_t largest(const float* x, int32_t count) {
   const int32_t found = find_equal(x, 0, count, peak_of(x, count, x[0]));
-  return found < count ? found : 0;  // the first is NaN
+  return found < count ? found : 0;  // there is NaN
+}
+
+// The same of a row as the model made it, if its peak is a finite number.
+int32_t largest_finite(const float* logits, int32_t vocab) {
+  const float peak = peak_of(logits, vocab, logits[0]);
+  return std::isfinite(peak) ? find_equal(logits, 0, vocab, peak) : kNoToken;
 }
 
 // Tokens that come first by rank: those of a larger scaled logit than `least`, and of those that
@@ -257,7 +263,7 @@ const float* scale(const float* logits, int32_t vocab, float temperature, Sample
   scratch.scaled.resize(vocab);
   scratch.peaks.resize(slices_of(vocab));
   const float* scaled = as_they_are ? logits : scratch.scaled.data();
-  const float start = logits[0] / temperature;  // a slice's own first may be NaN
+  const float start = logits[0] / temperature;
   for_slices(vocab, scratch.parallel, [&](int32_t slice, int32_t begin, int32_t length) {
     if (!as_they_are) {
       divide_by(logits + begin, temperature, length, scratch.scaled.data() + begin);
@@ -273,7 +279,9 @@ const float* scale(const float* logits, int32_t vocab, float temperature, Sample
 int32_t choose(const float* logits, int32_t vocab, const Draw& draw,
                std::span<const LogitBias> biases, const TokenCounts& seen, uint32_t position,
                const uint32_t* mask, SamplerScratch& scratch) {
-  if (mask != nullptr || !biases.empty() || seen.penalises()) {
+  const bool limited = mask != nullptr || !biases.empty() || seen.penalises();
+  if (limited) {
+    if (!std::isfinite(peak_of(logits, vocab, logits[0]))) return kNoToken;
     limit(logits, vocab, biases, seen, mask, scratch.limited);
     logits = scratch.limited.data();
     if (logits[largest(logits, vocab)] == kNever) {  // every token that may come is banned
@@ -282,10 +290,13 @@ int32_t choose(const float* logits, int32_t vocab, const Draw& draw,
       return first;
     }
   }
-  if (draw.temperature == 0) return largest(logits, vocab);
+  const auto best = [&] {
+    return limited ? largest(logits, vocab) : largest_finite(logits, vocab);
+  };
+  if (draw.temperature == 0) return best();
   float peak;
   const float* scaled = scale(logits, vocab, draw.temperature, scratch, peak);
-  if (!std::isfinite(peak)) return largest(logits, vocab);  // nothing to add noise to
+  if (!std::isfinite(peak)) return best();  // nothing to add noise to
   const Winner first(scaled, find_equal(scaled, 0, vocab, peak), draw.seed, position);
   if (draw.top_k == 0 || draw.top_k >= static_cast<uint32_t>(vocab)) {
     return draw_from(allowed(draw, scaled, vocab, peak, scratch), first, vocab, scratch);

@@ -34,7 +34,8 @@ struct SamplerScratch {
 
 constexpr int32_t mask_words(int32_t vocab) { return (vocab + 31) / 32; }
 
-// Returns the id of the next token; `position` is the one that it will take, and `seen` has noted
+// Returns the id of the next token, or kNoToken where the row has no finite peak: `logits` has NaN,
+// or its largest is infinite. `position` is the one that it will take, and `seen` has noted
 // those before it. Bit t % 32 of word
 // t / 32 of `mask` says whether token t may come: at least one may. Null: all may.
 int32_t choose(const float* logits, int32_t vocab, const Draw& draw,

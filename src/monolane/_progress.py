@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from monolane._printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -65,11 +67,12 @@ class _Lines:
         far = f"{done:,} of {total:,}"
         if self._unit == "bytes":
             far = f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB"
-        _say(f"{what}: {far}")
+        _say(f"{printable(what)}: {far}")
 
 
 @contextmanager
 def _bars(console: "Console", unit: Unit) -> Iterator[Report]:
+    from rich.markup import escape
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -87,7 +90,7 @@ def _bars(console: "Console", unit: Unit) -> Iterator[Report]:
 
         def report(what: str, done: int, total: int, note: str = "") -> None:
             if what not in known:
-                known[what] = bars.add_task(what, total=total, note="")
+                known[what] = bars.add_task(escape(printable(what)), total=total, note="")
             bars.update(known[what], completed=done, total=total, note=note)
 
         yield report

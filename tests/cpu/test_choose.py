@@ -9,7 +9,7 @@ from random_weights import weights_of
 
 from monolane._core import choose as native
 from monolane.cpu import CpuExecutor
-from monolane.executor_api import Advance, Draw
+from monolane.executor_api import NO_TOKEN, Advance, Draw
 from monolane.model import NOW, Head, LayerConfig, ModelConfig
 from monolane.reference import choose, log_probabilities
 
@@ -98,6 +98,23 @@ def test_what_no_noise_can_be_added_to() -> None:
         for row_V, wanted in ((logits_V, 2), (low_V, 7)):
             assert native(row_V, *limited, 0, mask_M) == wanted
             assert choose(row_V, draw, 0, mask_M) == wanted
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 200, 5000])
+def test_rows_without_a_finite_peak_give_no_token(size: int, value: float) -> None:
+    """Wherever NaN is, or a positive infinity: in whole blocks of a scan, and behind them."""
+    rng = np.random.default_rng(size)
+    mask_M = np.full(-(-size // 32), 0xFFFFFFFF, np.uint32)
+    for place in sorted({0, size // 2, size - 1, max(0, size - 2)}):
+        logits_V = logits_of("wide", size, rng)
+        logits_V[place] = value
+        for temperature, limits in itertools.product((0.0, 1.0), LIMITS):
+            draw = Draw(temperature=temperature, seed=5, **limits)
+            limited = (temperature, draw.top_k, draw.top_p, draw.min_p, 5)
+            for mask in (None, mask_M):
+                assert native(logits_V, *limited, 0, mask) == NO_TOKEN
+                assert choose(logits_V, draw, 0, mask) == NO_TOKEN
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

@@ -222,7 +222,7 @@ def test_overwriting(source: Path, out: Path) -> None:
 
 def test_a_failure_leaves_nothing(source: Path, out: Path) -> None:
     (source / "tokenizer.json").write_text("[]")
-    with pytest.raises(TextError, match=r"tokenizer.json: expected the JSON of a tokenizer"):
+    with pytest.raises(TextError, match=r"tokenizer.json: expected a JSON object, got list"):
         export_hub_layout(source, out)
     assert _names(out.parent) == ["source"]
 
@@ -241,3 +241,14 @@ def test_wrong_sources(source: Path, out: Path) -> None:
         with pytest.raises(CheckpointError, match=message):
             export_hub_layout(source, out)
     assert _names(out.parent) == ["source"]
+
+
+def test_what_links_lead_to_elsewhere_stays_there(source: Path, out: Path) -> None:
+    """Card and settings are the source's own, or are made anew."""
+    secret = source.with_name("secret")
+    secret.write_text('{"secret": 1}')
+    for name in ("README.md", "generation_config.json", "tokenizer_config.json"):
+        (source / name).symlink_to(secret)
+    export_hub_layout(source, out)
+    assert {"README.md", "generation_config.json"} <= set(_names(out))
+    assert not [path for path in out.iterdir() if b"secret" in path.read_bytes()]

@@ -111,7 +111,7 @@ BIG = 1 << 62
 WORDS = text("a.words") + struct.pack("<II", LIST, TEXT)
 # What is wrong -> the file, and what the message says.
 HOSTILE: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "expected a GGUF file, which begins with b'GGUF', got b''"),
+    "empty": (b"", "expected at least 1 bytes, got 0; the file is truncated"),
     "another format": (b"PK\3\4" + b"\0" * 60, r"expected a GGUF file, .*got b'PK"),
     "cut in the header": (b"GGUF\3\0", "the header: it is truncated"),
     "cut before the counts": (b"GGUF\3\0\0\0\1", "the header: expected 8 bytes from byte 8 on"),

@@ -97,3 +97,9 @@ def test_stretches_are_those_of_transformers(
     rtol = (math.log(1e4) / 2 + 3) * 2**-23
     np.testing.assert_allclose(ours.frequencies(head_dim), frequencies.numpy(), rtol=rtol)
     assert ours.amplitude == pytest.approx(amplitude, rel=1e-12)
+
+
+def test_frequencies_that_are_no_numbers_are_refused() -> None:
+    """A base so small that its powers overflow: every angle would be NaN, and every logit."""
+    with pytest.raises(ConfigError, match="finite frequency, got rope_theta 1e-300"):
+        Rotary(theta=1e-300).frequencies(64)

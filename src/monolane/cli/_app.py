@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from monolane._printable import printable
 from monolane._version import __version__
 from monolane.cli._streams import checked_stdout, open_streams
 from monolane.errors import MonolaneError, RequestError
@@ -143,5 +144,5 @@ def main() -> NoReturn:
 
 
 def _end(error: MonolaneError, code: int) -> NoReturn:
-    sys.stderr.write(f"monolane: {error}\n")
+    sys.stderr.write(f"monolane: {printable(str(error))}\n")
     sys.exit(code)

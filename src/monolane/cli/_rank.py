@@ -1,6 +1,5 @@
 """``monolane rank``: give this host's cores to a model that another host decodes."""
 
-import logging
 import signal
 import sys
 from pathlib import Path
@@ -31,14 +30,18 @@ def rank(
     That process names this one's address with --ranks. It needs the same model and the same version
     of monolane. When that process ends or is lost, the next one is served.
     """
+    from monolane._naming import naming
+    from monolane.cli._streams import log_to_stderr
     from monolane.cpu import serve_rank
     from monolane.engine import ModelFiles
     from monolane.executor_api import read_key
     from monolane.sources import find_model
 
-    logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
+    log_to_stderr("%(message)s")
     signal.signal(signal.SIGTERM, _end)
-    weights = ModelFiles.open(find_model(model)).weights()
+    path = find_model(model)
+    with naming(path):
+        weights = ModelFiles.open(path).weights()
 
     def ready(address: str) -> None:
         sys.stdout.write(f"rank: {model} at {address}\n")

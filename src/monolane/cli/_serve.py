@@ -118,11 +118,10 @@ def serve(
     requests: Requests,
 ) -> None:
     """Serve a model by OpenAI's and Anthropic's APIs; a page at /."""
-    import logging
-
     from monolane._progress import still
     from monolane.cli._defaults import server_defaults
     from monolane.cli._report import print_note
+    from monolane.cli._streams import log_to_stderr
     from monolane.engine import Engine
     from monolane.serve import Policy, ServerOptions
     from monolane.serve import serve as run
@@ -151,9 +150,7 @@ def serve(
         stall_seconds=limits.stall,
         max_body_bytes=access.max_body,
     )
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def load() -> Engine:
         slots = settings.policy.slots

@@ -4,12 +4,14 @@ import codecs
 import errno
 import io
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from monolane._printable import PrintableFormatter
 from monolane.errors import ConfigError, RequestError
 
 # How a write ends, to stdout or to a file, where there is no room; it does not say where that is.
@@ -31,6 +33,15 @@ def open_streams() -> None:
     codecs.register_error(_DEGRADED, _degrade)
     if isinstance(sys.stdout, io.TextIOWrapper):  # stderr escapes what it cannot say by itself
         sys.stdout.reconfigure(errors=_DEGRADED)
+    if logging.lastResort is not None:  # what prints warnings where a command sets nothing up
+        logging.lastResort.setFormatter(PrintableFormatter())
+
+
+def log_to_stderr(form: str) -> None:
+    """Print what is logged from now on, also what is no warning."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PrintableFormatter(form))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _degrade(error: UnicodeError) -> tuple[str | bytes, int]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane._loading import Loading
+from monolane._naming import naming
 from monolane._options import taken_apart
 from monolane.engine._answer_history import EarlierAnswers
 from monolane.engine._chunked_prefill import Feed, feed_in_parts
@@ -98,18 +99,21 @@ class Engine:
         if asked.prefix_file is not None:
             check_writable(Path(asked.prefix_file))
         make = find_backend(asked.backend, asked)
-        files = ModelFiles.open(find_model(asked.model))
-        find_context(asked.context, files.config)  # before weights are read
-        weights = files.weights()
-        tokenizer = files.tokenizer()
-        executor = open_executor(make, asked, files, weights, tokenizer)
-        try:
-            check_cache(executor)
-            seconds = time.perf_counter() - begin
-            return cls(files, executor, tokenizer, seconds, asked.prefix_cache, asked.prefix_file)
-        except BaseException:
-            executor.close()  # whoever keeps the error keeps it, too, and its ranks would run on
-            raise
+        path = find_model(asked.model)
+        with naming(path):
+            files = ModelFiles.open(path)
+            find_context(asked.context, files.config)  # before weights are read
+            weights = files.weights()
+            tokenizer = files.tokenizer()
+            executor = open_executor(make, asked, files, weights, tokenizer)
+            try:
+                check_cache(executor)
+                files.check_unchanged()  # what was checked is what was read
+                took = time.perf_counter() - begin
+                return cls(files, executor, tokenizer, took, asked.prefix_cache, asked.prefix_file)
+            except BaseException:
+                executor.close()  # who keeps the error keeps it, too, and its ranks would run on
+                raise
 
     def generate(
         self,
@@ -160,7 +164,15 @@ class Engine:
         stop_ids = eos | frozenset(params.stop_ids)
         vocab = self.config.vocab_size
         job = Job(prompt_ids, params, budget, stop_ids, vocab, constraint, namespace)
-        return Stream(self.backend, self._slots, self.prefixes, self._earlier, self.tokenizer, job)
+        return Stream(
+            self.backend,
+            self._slots,
+            self.prefixes,
+            self._earlier,
+            self.tokenizer,
+            job,
+            self._files.check_unchanged,
+        )
 
     def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Return the logits after each token of a sequence: float32 [len(token_ids), vocab]."""
@@ -201,8 +213,11 @@ class Engine:
         if slot is None:
             return None
         try:
+            self._files.check_unchanged()
             self.backend.truncate(slot, 0)
-            return feed(slot, ids)
+            found = feed(slot, ids)
+            self._files.check_unchanged()
+            return found
         finally:
             self._slots.give(slot)
 
@@ -226,7 +241,8 @@ class Engine:
     def chat_template(self) -> ChatTemplate:
         """The model's chat template, or the default one; read when first used."""
         if self._chat_template is None:
-            self._chat_template = self._files.chat_template()
+            with naming(self.folder):
+                self._chat_template = self._files.chat_template()
         return self._chat_template
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from monolane.errors import ConfigError
 from monolane.model import (
     Checkpoint,
     GgufModel,
+    MappedFile,
     ModelConfig,
     Weights,
     is_gguf,
@@ -23,6 +24,12 @@ class ModelFiles(ABC):
 
     path: Path
     config: ModelConfig
+    mapped: tuple[MappedFile, ...] = ()  # that weights are read from, once they are opened
+
+    def check_unchanged(self) -> None:
+        """CheckpointError if weights were written to, or cut short, since they were opened."""
+        for file in self.mapped:
+            file.check_unchanged()
 
     @staticmethod
     def open(path: Path) -> "ModelFiles":
@@ -67,7 +74,9 @@ class FolderFiles(ModelFiles):
 
     def weights(self) -> Weights:
         """Map the weights; CheckpointError."""
-        return Weights.load(self.config, Checkpoint.open(self.path))
+        checkpoint = Checkpoint.open(self.path)
+        self.mapped = checkpoint.files
+        return Weights.load(self.config, checkpoint)
 
     def tokenizer(self) -> Tokenizer | None:
         """Return the folder's tokenizer.json, or None where there is none; TextError."""
@@ -112,8 +121,9 @@ class GgufFiles(ModelFiles):
     def __init__(self, path: Path) -> None:
         self.path = path
         self._model = GgufModel(path)
+        self.mapped = tuple(part.file for part in self._model.parts)
         self.config = self._model.config
-        self._text = GgufText.open(self._model.metadata, path)
+        self._text = GgufText.open(self._model.metadata, path, self._model.embedding_rows)
 
     def weights(self) -> Weights:
         """View the weights; CheckpointError."""

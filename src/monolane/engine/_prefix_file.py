@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from monolane._regular_files import open_regular
 from monolane.engine._prefix_tree import Tokens
 from monolane.errors import RequestError
 from monolane.executor_api import KeptBytes
@@ -43,7 +44,7 @@ def fingerprint(paths: Iterable[Path]) -> str:
     for path in sorted(paths):
         about = path.stat()
         found.update(f"{path.name} {about.st_size} {about.st_mtime_ns}\n".encode())
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for i in range(_PIECES):
                 file.seek(i * max(0, about.st_size - _PIECE) // (_PIECES - 1))
                 found.update(file.read(_PIECE))
@@ -109,7 +110,7 @@ def write_prefixes(path: Path, binding: str, nodes: Iterable[Node]) -> None:
 
 def read_prefixes(path: Path, binding: str) -> list[Node]:
     """Return the nodes of a file; RequestError says why it is not to be used, OSError also."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         return list(_read(file, size, binding))
 

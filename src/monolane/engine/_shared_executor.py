@@ -19,7 +19,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from monolane.executor_api import Advance, Executor, Guide, Kept, TokenEvent
+from monolane.errors import BackendError
+from monolane.executor_api import NO_TOKEN, Advance, Executor, Guide, Kept, TokenEvent
 
 # How long one wait for tokens may keep Python from seeing a Ctrl-C, in seconds.
 _PATIENCE = 0.1
@@ -57,7 +58,10 @@ class _State:
         )
 
     def take(self, event: TokenEvent) -> None:
-        """Note a token."""
+        """Note a token, or that there is none."""
+        if event.token_id == NO_TOKEN:
+            self.done, self.error = True, no_token_error()
+            return
         self.events.append(event)
         self.known.append(event.token_id)
         self.drawn += 1
@@ -66,6 +70,15 @@ class _State:
         if (guide := self.guide) is not None:
             self.guide = replace(guide, forced=guide.forced[1:]) if guide.forced else None
             self.done |= guide.mask is None and len(guide.forced) == 1
+
+
+def no_token_error() -> BackendError:
+    """Return the error of a row of logits from which no token can be drawn."""
+    return BackendError(
+        "logits: expected a finite number as the largest, got NaN or infinity; weights of this "
+        "model are no numbers, or too large for this dtype: fetch it again, or load it with dtype "
+        "float32"
+    )
 
 
 class SharedExecutor:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 from monolane.engine._answer_history import EarlierAnswers
@@ -51,7 +51,9 @@ class Stream(Iterator[Piece]):
         earlier: EarlierAnswers,
         tokenizer: Tokenizer | None,
         job: Job,
+        check_weights: Callable[[], None] = lambda: None,
     ) -> None:
+        self._check_weights = check_weights  # raises once they are not those that were loaded
         self._backend, self._slots, self._job = backend, slots, job
         self._earlier = earlier
         self._prefixes, self.namespace = prefixes, job.namespace
@@ -165,6 +167,7 @@ class Stream(Iterator[Piece]):
             self.finish_reason = "cancelled"
             return
         try:
+            self._check_weights()
             self._backend.truncate(slot, 0)
             self._slot = slot
             prompt_ids = self._read_prompt(slot)
@@ -188,6 +191,7 @@ class Stream(Iterator[Piece]):
             finally:
                 self._watch(None)
                 request.stop()
+            self._check_weights()  # before anything that was read of others is kept
             self._keep(slot)
             self._earlier.add(self.namespace, len(self._job.prompt_ids), self._drawn)
         finally:

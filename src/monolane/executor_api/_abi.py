@@ -17,7 +17,7 @@ from monolane._loading import Loading
 from monolane._options import numbers_of
 from monolane._structs import CPP, Field, Struct
 from monolane.executor_api._request import DRAFTERS, Advance
-from monolane.executor_api._token import TokenEvent, TokenLogprob
+from monolane.executor_api._token import NO_TOKEN, TokenEvent, TokenLogprob
 
 MAX_LOGPROBS = 20  # alternatives reported with a token at most, as in the OpenAI API
 
@@ -81,7 +81,7 @@ TOKEN = Struct(
     (
         Field("time_ns", "i64", "of CLOCK_MONOTONIC, as Python's time.perf_counter_ns"),
         Field("slot", "i32", "whose token it is"),
-        Field("token", "i32", "its id"),
+        Field("token", "i32", "its id; kNoToken: its logits have no finite peak"),
         Field("logprob", "f32", "of the token, under the model itself; NaN if not asked for"),
         Field("drafted", "i32", "tokens drafted for its pass, with the first that this gave"),
         Field("accepted", "i32", "which of them it is, from 1 on; 0: none"),
@@ -216,5 +216,8 @@ def cpp_header() -> str:
     described = (DRAW, BIAS, ADVANCE, TOKEN, SPAN, SETUP)
     structs = [struct.declare(CPP) for struct in described]
     structs.insert(1, plain_draw(Draw))
-    limit = f"constexpr int32_t {CPP.member('max_logprobs')} = {MAX_LOGPROBS};\n"
-    return "\n".join([_TOP, limit, *structs, "}  // namespace monolane\n"])
+    numbers = {"max_logprobs": MAX_LOGPROBS, "no_token": NO_TOKEN}
+    constants = "".join(
+        f"constexpr int32_t {CPP.member(name)} = {value};\n" for name, value in numbers.items()
+    )
+    return "\n".join([_TOP, constants, *structs, "}  // namespace monolane\n"])

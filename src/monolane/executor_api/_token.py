@@ -5,6 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+# In a token's place where its logits have no finite peak: NaN is among them, or the largest is
+# infinite. The weights are broken, or too large for the arithmetic. It ends its sequence.
+NO_TOKEN = -1
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
@@ -20,7 +24,7 @@ class TokenEvent:
     """A token as it leaves an epoch. A pass that accepts several tokens gives several events."""
 
     slot: int
-    token_id: int
+    token_id: int  # or NO_TOKEN
     time_ns: int  # time.perf_counter_ns() when it was drawn
     logprob: TokenLogprob | None = None
     drafted: int = 0  # tokens that were drafted for its pass, with the first that the pass gave

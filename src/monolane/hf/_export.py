@@ -89,9 +89,8 @@ def _generation_config(config: ModelConfig) -> str:
 
 
 def _copy_or_write(source: Path, folder: Path, name: str, text: str) -> None:
-    if (source / name).is_file():
-        shutil.copyfile(source / name, folder / name)
-    else:
+    copy_beside(source, folder, (name,))
+    if not (folder / name).is_file():
         (folder / name).write_text(text, encoding="utf-8")
 
 

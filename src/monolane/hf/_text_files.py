@@ -10,9 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from monolane._regular_files import is_own_file
 from monolane.errors import TextError
 from monolane.model import ModelConfig, read_json_object
-from monolane.text import MODEL_INPUTS
+from monolane.text import MODEL_INPUTS, read_object
 
 SETTINGS = "tokenizer_config.json"
 
@@ -20,7 +21,7 @@ SETTINGS = "tokenizer_config.json"
 def write_settings(source: Path, folder: Path, config: ModelConfig) -> None:
     """Write the settings that fit the tokenizer of ``source``, if it has one."""
     fast = (source / "tokenizer.json").is_file()
-    if (source / SETTINGS).is_file():
+    if is_own_file(source, source / SETTINGS):
         settings = read_json_object(source / SETTINGS)
     elif fast:
         settings = _settings_from(source / "tokenizer.json", config)
@@ -37,9 +38,9 @@ def write_settings(source: Path, folder: Path, config: ModelConfig) -> None:
 def _settings_from(path: Path, config: ModelConfig) -> dict[str, Any]:
     """Name the special tokens that the model's config knows by id only."""
     try:
-        added = json.loads(path.read_text(encoding="utf-8")).get("added_tokens") or []
+        added = read_object(path).get("added_tokens") or []
         contents = {token["id"]: token["content"] for token in added}
-    except (ValueError, AttributeError, TypeError, KeyError) as error:
+    except (AttributeError, TypeError, KeyError) as error:
         raise TextError(f"{path}: expected the JSON of a tokenizer, got: {error!r}") from None
     ids = {
         "bos_token": config.bos_id,

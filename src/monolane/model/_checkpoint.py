@@ -11,6 +11,7 @@ import numpy as np
 from monolane.errors import CheckpointError
 from monolane.model._fields import read_json_object
 from monolane.model._float8 import CODES, find_float8
+from monolane.model._mapped_file import MappedFile
 from monolane.model._safetensors import (
     MAX_HEADER_BYTES,
     Array,
@@ -71,6 +72,11 @@ class Checkpoint(Mapping[str, Array]):
         )
         raise CheckpointError(f"{folder}: expected {SINGLE}, or shards with {INDEX}{advice}")
 
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        """The files that the tensors lie in."""
+        return tuple({file.path: file.file for file in self._files.values()}.values())
+
     def __getitem__(self, name: str) -> Array:
         stored = self._files[name][name]
         if self._float8 is None or name not in self._scales:
@@ -96,8 +102,8 @@ class Checkpoint(Mapping[str, Array]):
 
     def bytes_of(self, name: str) -> int:
         """Return the bytes of a tensor in the files."""
-        scales = self._scales.get(name)
-        return self._files[name][name].nbytes + (0 if scales is None else scales.nbytes)
+        scales, entry = self._scales.get(name), self._files[name].entries[name]
+        return entry.end - entry.begin + (0 if scales is None else scales.nbytes)
 
     def file_of(self, name: str) -> Path:
         """Return the path of the file that holds a tensor."""

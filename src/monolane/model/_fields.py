@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from monolane._regular_files import read_regular
 from monolane.errors import ConfigError
 from monolane.ops import MAX_SIZE
 
@@ -18,10 +19,11 @@ MAX_JSON_BYTES = 1 << 20
 
 def read_json_object(path: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Read a JSON file that must hold an object, in ``most`` bytes; ConfigError names the file."""
-    if path.stat().st_size > most:
-        raise ConfigError(f"{path}: expected at most {most} bytes of JSON")
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(read_regular(path, most).decode("utf-8"))
+    except OSError as error:
+        said = f"{path}: expected a file of JSON, in at most {most} bytes"
+        raise ConfigError(f"{said}, got: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:  # also bad UTF-8
         raise ConfigError(f"{path}: expected JSON in UTF-8, got: {error}") from None
     if not isinstance(raw, dict):

@@ -73,12 +73,13 @@ class Float8:
         rows, columns = shape
         found = np.empty(shape, np.dtype(self.dtype))
         step = max(1, CHUNK // max(columns, 1))
+        width = min(self.block[1], columns)  # a config's block may be wider than every matrix
         for begin in range(0, rows, step):
             own = codes[begin : begin + step].view(np.uint8)
             _check_codes(at, own, begin)
             of_rows = wide[np.arange(begin, begin + len(own)) // self.block[0]]
             numbers = MEANING[own]
-            numbers *= np.repeat(of_rows, self.block[1], axis=1)[:, :columns]
+            numbers *= np.repeat(of_rows, width, axis=1)[:, :columns]
             found[begin : begin + step] = numbers  # rounds to nearest, ties to even
         return found
 

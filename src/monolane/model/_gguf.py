@@ -22,8 +22,9 @@ import numpy as np
 
 from monolane.errors import CheckpointError
 from monolane.model._gguf_types import GGML_TYPES, UNREAD_TYPES, GgmlType
+from monolane.model._mapped_file import MappedFile
 from monolane.model._quant_matrix import Blocks
-from monolane.model._safetensors import Array, wish_huge_pages
+from monolane.model._safetensors import Array
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)  # 3 differs in that it allows files of the other byte order
@@ -96,15 +97,9 @@ class GgufFile(Mapping[str, "Array | Blocks"]):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            with path.open("rb") as file:
-                self._size = file.seek(0, 2)
-                file.seek(0)
-                _check_start(path, file.read(8))
-                self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                wish_huge_pages(self._mapping)
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+        self.file = MappedFile(path, 1)
+        self._mapping, self._size = self.file.mapping, self.file.size
+        _check_start(path, self._mapping[:8])
         self._at = 8
         self._field = "the header"  # what is read now, for messages
         num_tensors = self._count(_SHORTEST_TENSOR, "number of tensors")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from monolane._naming import naming
 from monolane.errors import CheckpointError, ModelNotFoundError
 from monolane.model import families
 from monolane.model._config import ModelConfig
@@ -28,6 +29,7 @@ _NO_MODEL = {
 }
 # dtype of what is not quantised, where all matrices are; also of keys and values.
 _DEFAULT_DTYPE = "bfloat16"
+_PAIRS = 1 << 16  # of a head's numbers that turn, at most
 
 
 class GgufModel(Mapping[str, "Array | Blocks"]):
@@ -82,10 +84,16 @@ class GgufModel(Mapping[str, "Array | Blocks"]):
             "query_bias": GGUF_NAMES[Role.Q_BIAS].format(i=0) in self,
             "dtype": self._dtype(),
         }
-        embedding = self._files.get(GGUF_NAMES[Role.EMBEDDING])
-        if embedding is not None:
-            given["vocab_size"] = embedding.tensors[GGUF_NAMES[Role.EMBEDDING]].shape[0]
+        if (rows := self.embedding_rows) is not None:
+            given["vocab_size"] = rows
         return given
+
+    @property
+    def embedding_rows(self) -> int | None:
+        """Rows of the embedding: as many tokens has the model use for, however many are listed."""
+        name = GGUF_NAMES[Role.EMBEDDING]
+        part = self._files.get(name)
+        return None if part is None else part.tensors[name].shape[0]
 
     def _dtype(self) -> str:
         """Return the dtype of most of the numbers in matrices that are not quantised."""
@@ -101,7 +109,13 @@ class GgufModel(Mapping[str, "Array | Blocks"]):
         if ROPE_DIVISORS not in self:
             return None
         divisors = self[ROPE_DIVISORS]
-        if isinstance(divisors, Blocks) or divisors.dtype != np.float32 or divisors.ndim != 1:
+        plain = not isinstance(divisors, Blocks) and divisors.dtype == np.float32
+        if (
+            isinstance(divisors, Blocks)
+            or not plain
+            or divisors.ndim != 1
+            or divisors.size > _PAIRS
+        ):
             raise CheckpointError(
                 f"{self.file_of(ROPE_DIVISORS)}: tensor {ROPE_DIVISORS!r}: expected a list of F32"
             )
@@ -114,7 +128,15 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_config(path: Path) -> ModelConfig:
-    """Read the config of a folder in Hub layout, or of a .gguf file."""
+    """Read the config of a folder in Hub layout, or of a .gguf file.
+
+    ModelNotFoundError, ConfigError or CheckpointError.
+    """
+    with naming(path):
+        return _read_config(path)
+
+
+def _read_config(path: Path) -> ModelConfig:
     return GgufModel(path).config if is_gguf(path) else families.read_config(path)
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from monolane._naming import naming
+from monolane._regular_files import is_own_file, read_regular
 from monolane.errors import CheckpointError, ConfigError
 from monolane.model._atomic_folder import check_replaceable, folder_aside
 from monolane.model._checkpoint import Checkpoint, write_checkpoint
@@ -33,6 +35,7 @@ from monolane.model.families import find_family, read_config, render_config, ten
 from monolane.ops import Kind, Role
 
 CARD = "README.md"
+MAX_CARD_BYTES = 1 << 24
 _NOTE = """
 ## Quantised weights
 
@@ -92,6 +95,17 @@ def quantize_folder(
     existing folder is refused, with ``overwrite`` replaced if it is a model folder.
     """
     source, destination = Path(source), Path(destination)
+    with naming(source):
+        return _quantize(source, destination, quantization, overwrite, progress)
+
+
+def _quantize(
+    source: Path,
+    destination: Path,
+    quantization: Quantization,
+    overwrite: bool,
+    progress: Callable[[str, int, int], None],
+) -> QuantizeReport:
     before = read_config(source)
     if before.quantization is not None:
         raise ConfigError(
@@ -123,6 +137,16 @@ def repack_folder(
     ``progress`` and errors as in ``quantize_folder``.
     """
     source, destination = Path(source), Path(destination)
+    with naming(source):
+        return _repack(source, destination, overwrite, progress)
+
+
+def _repack(
+    source: Path,
+    destination: Path,
+    overwrite: bool,
+    progress: Callable[[str, int, int], None],
+) -> QuantizeReport:
     before = read_config(source)
     if before.quantization is None or before.quantization.packing is None:
         raise ConfigError(
@@ -242,8 +266,8 @@ def _write_card(source: Path, folder: Path, writer: _Writer, name: str) -> None:
     config = writer.config
     assert config.quantization is not None
     card = f"# {name}\n"
-    if (source / CARD).is_file():
-        card = (source / CARD).read_text(encoding="utf-8", errors="replace").rstrip() + "\n"
+    if is_own_file(source, source / CARD):
+        card = read_regular(source / CARD, MAX_CARD_BYTES).decode(errors="replace").rstrip() + "\n"
     rest = ""
     if config.tie_embeddings:
         rest = " (and so the head, which is the embedding)"

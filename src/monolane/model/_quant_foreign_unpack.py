@@ -81,7 +81,7 @@ class PackedMatrix:
     @property
     def nbytes(self) -> int:
         """Bytes in the files."""
-        return sum(self.checkpoint[name].nbytes for name in (*self.names, *self.extra_names))
+        return sum(map(self.checkpoint.bytes_of, (*self.names, *self.extra_names)))
 
     def read(self) -> Quantized:
         """Return the codes and scales in our order, in memory of their own.

@@ -170,9 +170,16 @@ class Rotary:
         """Return the angle per position of each pair, in radians: float32 [head_dim / 2].
 
         ``head_dim`` counts what is turned of a head. Computed in float64 and rounded once, so that
-        every executor starts from the same numbers.
+        every executor starts from the same numbers. ConfigError if some of them are none.
         """
-        frequency = self.theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-        if self.scaling is not None:
-            frequency = self.scaling.stretch(frequency, self.theta)
-        return frequency.astype(np.float32)
+        with np.errstate(all="ignore"):
+            frequency = self.theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+            if self.scaling is not None:
+                frequency = self.scaling.stretch(frequency, self.theta)
+            found = frequency.astype(np.float32)
+        if not np.isfinite(found).all():
+            raise ConfigError(
+                "rotary: expected rope_theta and rope_scaling that give each pair of a head a "
+                f"finite frequency, got rope_theta {self.theta:g} and {self.scaling}"
+            )
+        return found

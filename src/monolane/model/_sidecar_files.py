@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from monolane._regular_files import is_own_file, open_regular
+
 TEXT_FILES = (
     "tokenizer*.json",
     "tokenizer.model",
@@ -22,11 +24,16 @@ LICENCE_FILES = ("LICENSE*", "LICENCE*", "NOTICE*", "THIRD_PARTY*", "USE_POLICY*
 def copy_beside(
     source: Path, folder: Path, patterns: Sequence[str] = (*TEXT_FILES, *LICENCE_FILES)
 ) -> None:
-    """Copy how the model in ``source`` spells text, and the terms under which it stands."""
+    """Copy how the model in ``source`` spells text, and the terms under which it stands.
+
+    A link that leads out of ``source`` is left out: a folder of somebody else's must not say which
+    files of this machine go into what is made of it, and is then published.
+    """
     for pattern in patterns:
         for found in sorted(source.glob(pattern)):
             for path in sorted(found.rglob("*")) if found.is_dir() else [found]:
-                if path.is_file():
+                if is_own_file(source, path):
                     copy = folder / path.relative_to(source)
                     copy.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(path, copy)
+                    with open_regular(path) as original, copy.open("wb") as file:
+                        shutil.copyfileobj(original, file)

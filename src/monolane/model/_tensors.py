@@ -107,6 +107,7 @@ def list_specs(
     names: Mapping[Role, str],
     shared: frozenset[Role],
     columns_first: frozenset[Role] = frozenset(),
+    most: int | None = None,
 ) -> tuple[TensorSpec, ...]:
     """Return a float checkpoint's tensors in the order in which a pass reads them.
 
@@ -114,7 +115,8 @@ def list_specs(
     layer are one tensor, [E, ...]. Two roles of a layer with one name are in one tensor, whose rows
     are theirs in turn; where ``names`` has one of ``JOINED``, that is in its roles' place. Files
     have no axis for the lanes in the tensors of ``shared``, nor in the embedding; they have the
-    columns before the rows in those of ``columns_first``.
+    columns before the rows in those of ``columns_first``. ConfigError where there are more than
+    ``most``, before more of them are made than that: a few words of a config ask for millions.
     """
     specs: list[TensorSpec] = []
     places: list[tuple[Role, int | None]] = [(Role.EMBEDDING, None)]
@@ -123,6 +125,12 @@ def list_specs(
     places += [(Role.FINAL_NORM, None)]
     places += [] if config.tie_embeddings else [(Role.HEAD, None)]
     for role, layer in places:
+        if most is not None and len(specs) > most:
+            raise ConfigError(
+                f"expected a config.json of no more than {most} tensors, for there are fewer, got "
+                f"{config.num_layers} layers{_of_experts(config)}; config.json and the weights are "
+                "not of one model, or the download is incomplete"
+            )
         shape = lane_shape(config, role, layer=layer)
         in_file = shape[1:] if role in shared and role is not Role.EMBEDDING else shape
         if role not in EXPERT_ROLES:
@@ -142,6 +150,10 @@ def list_specs(
             for e in range(count)
         ]
     return tuple(specs)
+
+
+def _of_experts(config: ModelConfig) -> str:
+    return "" if config.experts is None else f" and {config.experts.count} experts"
 
 
 def _file_roles(config: ModelConfig, layer: int, names: Mapping[Role, str]) -> list[Role]:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from monolane.errors import CheckpointError
+from monolane._naming import naming
+from monolane.errors import CheckpointError, ConfigError
 from monolane.model._checkpoint import Checkpoint
 from monolane.model._config import ModelConfig
 from monolane.model._formats import STORED, find_format
@@ -40,6 +41,7 @@ CODE_DTYPES = {8: ("I8",), 4: ("U8",)}  # by bits
 SCALE_DTYPES = ("F16",)
 
 
+_SPARE = 4096  # tensors that a config may ask for, however few there are
 # What may lie in blocks in a GGUF file. DELTA_GATES stays float, so it is widened.
 _IN_BLOCKS = frozenset(role for role in Role if role.kind not in (Kind.NORM, Kind.VECTOR)) - {
     Role.ROUTER
@@ -107,9 +109,10 @@ class Weights:
 
         ModelNotFoundError, ConfigError or CheckpointError.
         """
-        if is_gguf(path):
-            return cls.of_gguf(GgufModel(path))
-        return cls.load(read_config(path), Checkpoint.open(path))
+        with naming(path):
+            if is_gguf(path):
+                return cls.of_gguf(GgufModel(path))
+            return cls.load(read_config(path), Checkpoint.open(path))
 
     @classmethod
     def of_gguf(cls, model: GgufModel) -> "Weights":
@@ -239,7 +242,7 @@ def matrix_formats(
         (role, spec.layer): coded.name
         if spec.part is not Part.WHOLE or spec.name in packed
         else STORED[checkpoint[spec.name].dtype].name
-        for spec in tensor_specs(config)
+        for spec in _specs(config, checkpoint)
         for role in (*JOINED.get(spec.role, (spec.role,)), spec.also)
         if role is not None and role.kind is Kind.MATRIX
     }
@@ -270,7 +273,7 @@ def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> Packed:
         PackedMatrix(packing, spec, checkpoint)
         if packing.layout != "mxfp4"
         else Mxfp4Experts(spec, checkpoint)
-        for spec in tensor_specs(config)
+        for spec in _specs(config, checkpoint)
         if (spec.role.of_each if packing.layout == "mxfp4" else spec.role.kind is Kind.MATRIX)
     ]
     found = {matrix.spec.name: matrix for matrix in matrices if matrix.is_there}
@@ -291,7 +294,7 @@ def view_arrays(
 
     That everything is there, and nothing besides, is checked of the packed matrices too.
     """
-    specs = tensor_specs(config)
+    specs = _specs(config, checkpoint)
     _check_names(config, specs, packed, checkpoint)
     return {
         (role, spec.layer, expert, spec.part): array
@@ -299,6 +302,17 @@ def view_arrays(
         if spec.name not in packed
         for role, expert, array in _placed(config, spec, _checked(config, spec, checkpoint))
     }
+
+
+def _specs(config: ModelConfig, checkpoint: Checkpoint) -> tuple[TensorSpec, ...]:
+    """Return what a checkpoint must hold, if that is not beyond all that it does.
+
+    Of those that lack some a later check says which, so there is room for them here.
+    """
+    try:
+        return tensor_specs(config, most=4 * len(checkpoint) + _SPARE)
+    except ConfigError as error:
+        raise ConfigError(f"{checkpoint.folder}: {error}") from None
 
 
 def _placed(
@@ -380,7 +394,7 @@ def check_arrays(config: ModelConfig, checkpoint: Checkpoint) -> None:
 
     CheckpointError as ``Weights.load``; no tensor is read.
     """
-    specs = tensor_specs(config)
+    specs = _specs(config, checkpoint)
     _check_names(config, specs, {}, checkpoint)
     for spec in specs:
         _check(config, spec, checkpoint)

@@ -11,11 +11,12 @@ from dataclasses import replace
 
 from monolane.ops import Buffer
 from monolane.plan._groups import Groups
-from monolane.plan._phase import Access, Phase, Wait
+from monolane.plan._phase import Phase, Wait
 from monolane.plan._split import Scope
 
-# (buffer, slot) -> (index of the phase, write?, access), in program order
-_History = dict[tuple[Buffer, int], list[tuple[int, bool, Access]]]
+# (buffer, slot) -> (write?, whose lanes) -> index of the last phase with such an access. Those
+# before it ask for lower counts, and to look through all takes the square of the number of layers.
+_History = dict[tuple[Buffer, int], dict[tuple[bool, Scope], int]]
 
 
 def with_waits(phases: list[Phase], groups: Groups) -> tuple[Phase, ...]:
@@ -26,7 +27,7 @@ def with_waits(phases: list[Phase], groups: Groups) -> tuple[Phase, ...]:
     _derive(phases, groups, history, known)
     rebased = {scope: count - len(phases) for scope, count in known.items()}
     earlier: _History = {
-        slot: [(index - len(phases), write, access) for index, write, access in uses]
+        slot: {kind: index - len(phases) for kind, index in uses.items()}
         for slot, uses in history.items()
     }
     return tuple(_derive(phases, groups, earlier, rebased))
@@ -50,12 +51,12 @@ def _waits_of(
     needed = dict.fromkeys(Scope, -(1 << 30))
     accesses = [(False, a) for a in phase.reads] + [(True, a) for a in phase.writes]
     for write, access in accesses:
-        for index, wrote, other in history.get((access.buffer, access.slot), []):
+        for (wrote, lanes), index in history.get((access.buffer, access.slot), {}).items():
             if write or wrote:
-                scope = max(access.lanes, other.lanes)
+                scope = max(access.lanes, lanes)
                 needed[scope] = max(needed[scope], index + 1)
     for write, access in accesses:
-        history.setdefault((access.buffer, access.slot), []).append((phase.index, write, access))
+        history.setdefault((access.buffer, access.slot), {})[write, access.lanes] = phase.index
     waits = []
     if groups.count == 1:  # the group is everybody
         needed[Scope.GROUP] = max(needed.values())

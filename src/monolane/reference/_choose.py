@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from monolane.executor_api import Draw
+from monolane.executor_api import NO_TOKEN, Draw
 from monolane.reference._noise import gumbel_noise
 from monolane.reference._operations import Floats
 from monolane.reference._penalties import penalised
@@ -26,9 +26,12 @@ def choose(
     ``seen`` is what ``count_seen`` says of the tokens before it; a draw without penalties needs
     none.
 
+    NO_TOKEN where the logits have no finite peak: NaN is among them, or the largest is infinite.
     Temperature 0 is the plain argmax. Ties go to the lowest id. Bit t % 32 of word t // 32 of the
     mask says whether token t may come: at least one may.
     """
+    if not np.isfinite(logits_V.max()):
+        return NO_TOKEN
     logits_V = limited(logits_V, draw, mask_M, seen)
     if logits_V.max() == -np.inf:  # every token that may come is banned
         return 0 if mask_M is None else int(np.argmax(mask_bits(mask_M, len(logits_V))))

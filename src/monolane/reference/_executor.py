@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from monolane.errors import BackendError, RequestError
 from monolane.executor_api import (
+    NO_TOKEN,
     Advance,
     Executor,
     Guide,
@@ -35,6 +37,11 @@ from monolane.reference._penalties import count_seen
 # Tokens of a prompt in one pass. Bounds the scores of attention, [L, H, chunk, S], to some hundred
 # megabytes at the 2B shape, and the wait for a cancelled prompt.
 PREFILL_CHUNK = 256
+
+
+def _unwarned() -> AbstractContextManager[object]:
+    """Have NumPy say nothing of NaN and infinity: logits tell, and who reads them is told once."""
+    return np.errstate(over="ignore", invalid="ignore")
 
 
 class ReferenceExecutor(Executor):
@@ -117,7 +124,8 @@ class ReferenceExecutor(Executor):
     ) -> npt.NDArray[np.float32]:
         chunks = range(0, max(1, len(token_ids)), PREFILL_CHUNK)
         cache = self._caches[slot]
-        return np.concatenate([feed(token_ids[i : i + PREFILL_CHUNK], cache) for i in chunks])
+        with _unwarned():
+            return np.concatenate([feed(token_ids[i : i + PREFILL_CHUNK], cache) for i in chunks])
 
     def start(self, advances: Sequence[Advance]) -> None:
         """Begin an epoch."""
@@ -203,12 +211,16 @@ class _Sequence:
             return self._force(self._guide)
         advance = self._advance
         chunk = self._pending[:PREFILL_CHUNK]
-        logits_V = self._model.forward(chunk, self._cache)[-1]
+        with _unwarned():
+            logits_V = self._model.forward(chunk, self._cache)[-1]
         self._pending = self._pending[PREFILL_CHUNK:]
         if self._pending:
             return []
         mask = None if self._guide is None else self._guide.mask
         token = choose(logits_V, advance.draw, self._cache.length, mask, self._seen)
+        if token == NO_TOKEN:
+            self.done = True
+            return [TokenEvent(advance.slot, NO_TOKEN, time.perf_counter_ns())]
         self._pending, self._guide = [token], None
         event = self._event(token)
         if advance.logprobs is None:

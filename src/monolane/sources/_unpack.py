@@ -4,6 +4,7 @@ import json
 import logging
 from pathlib import Path
 
+from monolane._naming import naming
 from monolane.errors import TextError
 from monolane.model import (
     LICENCE_FILES,
@@ -36,6 +37,13 @@ def unpack_gguf(
     warning says so. An existing folder is refused; with ``overwrite`` it is replaced, if it is a
     model folder. ConfigError or CheckpointError; then nothing is left behind.
     """
+    with naming(path):
+        return _unpack(path, destination, dtype, overwrite)
+
+
+def _unpack(
+    path: Path, destination: Path, dtype: WeightDtype | None, overwrite: bool
+) -> ModelConfig:
     model = GgufModel(path)
     check_replaceable(path, destination, overwrite)
     with folder_aside(destination) as folder:
@@ -55,7 +63,7 @@ def unpack_gguf(
 
 def _write_text(model: GgufModel, folder: Path) -> GgufText | None:
     try:
-        text = GgufText.open(model.metadata, model.path)
+        text = GgufText.open(model.metadata, model.path, model.embedding_rows)
         if text is not None:
             write_text_files(text, folder, model.config.max_positions)
             return text

@@ -1,7 +1,7 @@
 """Text: tokenizer, chat template, incremental detokenizing, stop strings. No torch, no network."""
 
 from monolane.text._detokenizer import Detokenizer
-from monolane.text._files import MODEL_INPUTS
+from monolane.text._files import MODEL_INPUTS, read_object
 from monolane.text._fim_tokens import InfillTokens, find_infill
 from monolane.text._gguf import GgufText
 from monolane.text._gguf_folder import write_text_files
@@ -27,6 +27,7 @@ __all__ = [
     "find_infill",
     "find_loop",
     "find_thinking",
+    "read_object",
     "thinking_switch",
     "write_text_files",
 ]

@@ -9,8 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from monolane._regular_files import read_regular
 from monolane.errors import TextError
 
+# The largest published tokenizer.json has some 40 MB.
+_MOST_BYTES = 1 << 28
 # What a decoder of text takes from a tokenizer: ``model_input_names`` of tokenizer_config.json.
 # Where a file does not say it, Transformers 4 gives ``token_type_ids`` too, which no decoder has.
 MODEL_INPUTS = ("input_ids", "attention_mask")
@@ -19,7 +22,9 @@ MODEL_INPUTS = ("input_ids", "attention_mask")
 def read_text(path: Path) -> str:
     """Return the file as text; TextError names the file when it cannot be read as UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
+        data = read_regular(path, _MOST_BYTES)
+        # Line ends as Python's own files of text have them.
+        return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, UnicodeDecodeError) as error:
         raise TextError(f"{path}: expected a readable UTF-8 file, got: {error}") from None
 

@@ -42,6 +42,12 @@ _MARKED_ENDINGS = ("</s>", "<eos>")
 # Where these are, the format is harmony, and <|end|> ends a message of several in an answer.
 _HARMONY_ENDINGS = {"<|return|>", "<|call|>"}
 _SPACE = "▁"
+# Characters of a token: the longest published ones are runs of some hundred spaces or dashes. Every
+# way to cut one in two is looked at, so this bounds what a few long ones cost.
+_LONGEST = 1024
+# Characters of all merges that the tokens of SentencePiece's BPE have: of Gemma's 262,144 some 8
+# million.
+_MOST_MERGED = 1 << 26
 
 
 class GgufText:
@@ -52,8 +58,12 @@ class GgufText:
     TextError names the field at fault.
     """
 
-    def __init__(self, metadata: Mapping[str, Any], path: Path) -> None:
+    def __init__(
+        self, metadata: Mapping[str, Any], path: Path, most_tokens: int | None = None
+    ) -> None:
+        """Read the metadata; ``most_tokens`` is the number of rows of the embedding, if known."""
         self._metadata, self.path = metadata, path
+        self._most_tokens = most_tokens
         self.kind = self._get("model", str)
         if self.kind not in _DEFAULT_IDS:
             why = f": {_REFUSED[self.kind]}" if self.kind in _REFUSED else ""
@@ -67,12 +77,14 @@ class GgufText:
         self.settings = self._read_settings()
 
     @staticmethod
-    def open(metadata: Mapping[str, Any], path: Path) -> "GgufText | None":
-        """Return what the metadata say, or None if they hold no tokenizer."""
+    def open(
+        metadata: Mapping[str, Any], path: Path, most_tokens: int | None = None
+    ) -> "GgufText | None":
+        """Return what the metadata say, or None if they hold no tokenizer; see ``__init__``."""
         kind = metadata.get(f"{_PREFIX}model", "none")
         if isinstance(kind, str) and kind in ("none", "no_vocab"):
             return None
-        return GgufText(metadata, path)
+        return GgufText(metadata, path, most_tokens)
 
     def _find_endings(self) -> tuple[int, ...]:
         """Return the ids of tokens that end an answer, which become control tokens."""
@@ -95,11 +107,16 @@ class GgufText:
             raise self._fault(name, f"expected {kind.__name__}, got {got}")
         return value
 
-    def _texts(self, name: str) -> list[str]:
+    def _texts(self, name: str, most: int | None) -> list[str]:
+        """Return a list, which must have no more than ``most`` texts: they are counted first."""
         value = self._metadata.get(f"{_PREFIX}{name}")
         if not isinstance(value, Sequence) or isinstance(value, str):
             got = "nothing" if value is None else f"{value!r:.80}"
             raise self._fault(name, f"expected a list of texts, got {got}")
+        if most is not None and len(value) > most:
+            raise self._fault(
+                name, f"expected at most {most} texts, as the model has use for, got {len(value)}"
+            )
         return list(value)
 
     def _numbers(self, name: str, kinds: str, default: float) -> list[Any]:
@@ -116,8 +133,8 @@ class GgufText:
         return numbers
 
     def _read_tokens(self) -> list[str]:
+        listed = enumerate(self._texts("tokens", self._most_tokens))
         # An empty token would be lost: it gets llama.cpp's name for it.
-        listed = enumerate(self._texts("tokens"))
         tokens = [token or f"[EMPTY_{place}]" for place, token in listed]
         if not tokens:
             raise self._fault("tokens", "expected at least one token, got none")
@@ -125,6 +142,10 @@ class GgufText:
             seen: set[str] = set()
             twice = next(token for token in tokens if token in seen or seen.add(token))  # type: ignore[func-returns-value]
             raise self._fault("tokens", f"expected different tokens, got {twice!r:.80} twice")
+        if (longest := max(map(len, tokens))) > _LONGEST:
+            raise self._fault(
+                "tokens", f"expected tokens of at most {_LONGEST} characters, got one of {longest}"
+            )
         return tokens
 
     def _byte_level(self) -> dict[str, Any]:
@@ -162,7 +183,8 @@ class GgufText:
 
     def _merges(self) -> list[str]:
         """Return the merges as they are, "left right": the library checks them against tokens."""
-        merges = self._texts("merges")
+        # Each makes a token of two, so there are no more than ways to cut all of them in two.
+        merges = self._texts("merges", sum(map(len, self._tokens)) - len(self._tokens))
         wrong = next((i for i, merge in enumerate(merges) if merge.count(" ") != 1), None)
         if wrong is not None:
             raise self._fault(
@@ -208,14 +230,22 @@ class GgufText:
         """
         scores = self._numbers("scores", "iuf", 0.0)
         found: list[tuple[float, int, str, str]] = []
+        room = _MOST_MERGED
         # Pieces of these types are never made by merging.
         apart = (_CONTROL, _UNKNOWN, _BYTE)
         vocab = {t: i for i, t in enumerate(self._tokens) if self._types[i] not in apart}
+        own = {token: token for token in vocab}  # a merge holds the tokens, and no copies
         for token, place in vocab.items():
             for cut in range(1, len(token)):
-                left, right = token[:cut], token[cut:]
-                if left in vocab and right in vocab:
+                left, right = own.get(token[:cut]), own.get(token[cut:])
+                if left is not None and right is not None:
+                    room -= len(token)
                     found.append((-scores[place], place, left, right))
+            if room < 0:
+                raise self._fault(
+                    "tokens",
+                    f"expected tokens made of {_MOST_MERGED} characters of others, got more",
+                )
         found.sort(key=lambda entry: entry[:2])
         return [[left, right] for _, _, left, right in found]
 

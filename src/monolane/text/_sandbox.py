@@ -12,7 +12,7 @@ bound memory, and other texts come of some templates: docs/security.md has the f
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import wraps
 from typing import Any, NoReturn
@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, Undefined, nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.lexer import Token, TokenStream
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -53,6 +54,7 @@ _PATHS |= {"map": 99, "sum": 0, "unique": 1}  # map takes it by name alone
 _GUARDED = frozenset(
     [*_LISTING, *_PATHS, "format", "indent", "replace", "round", "tojson", "trim", "truncate"]
 )
+_MOST_WORDS = 20_000  # of a template; the longest in use, of 17,000 characters, has 1,600
 _COUNTING = frozenset(["int", "sum"])  # those that make integers
 
 
@@ -71,7 +73,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             optimized=False,  # constants would be computed at compile time, without a budget
             finalize=_written,
-            extensions=[loopcontrols, _Generation],
+            extensions=[loopcontrols, _Generation, _Short],
         )
         self.filters["tojson"] = _tojson
         self.filters = {name: _counted(name, self.filters[name]) for name in _FILTERS.split()}
@@ -169,6 +171,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
     ) -> str:
         _Meter().visit(source)
         return super()._generate(source, name, filename, defer_init)
+
+
+class _Short(Extension):
+    """Bounds a template by its words, before they become nodes: each costs some 60 us and 3 KB."""
+
+    def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
+        """Pass the words of a template on, and refuse it once they are too many."""
+        for count, token in enumerate(stream):
+            if count >= _MOST_WORDS:
+                raise LimitError(f"it has more than {_MOST_WORDS} words and signs of Jinja")
+            yield token
 
 
 class _Generation(Extension):

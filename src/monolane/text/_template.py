@@ -242,9 +242,13 @@ def _compile(source: str, name: str) -> "tuple[Template, frozenset[str]]":
 
     from monolane.text._sandbox import Sandbox
 
+    sandbox = Sandbox()
     try:
-        template = Sandbox().from_string(source)
-        return template, frozenset(meta.find_undeclared_variables(Sandbox().parse(source)))
+        tree = sandbox.parse(source)
+        names = frozenset(meta.find_undeclared_variables(tree))  # before the sandbox adds its own
+        code = sandbox.compile(tree)
+        found: Template = sandbox.template_class.from_code(sandbox, code, sandbox.make_globals({}))
+        return found, names
     except TemplateSyntaxError as error:
         raise TextError(f"{name}, line {error.lineno}: no valid Jinja: {error!s:.500}") from None
     except Exception as error:  # the parser recurses, and Python's compiler has limits of its own

@@ -20,6 +20,7 @@ from typing import Any
 from monolane.errors import TextError
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+MOST_BYTES = 1 << 16  # of a token; the longest published ones have some hundred
 _Step = Callable[[str, bool], str]  # (token, is it the first of the text) -> text
 
 
@@ -120,11 +121,14 @@ def _step(part: Mapping[str, Any]) -> _Step:
 
 
 def _without(token: str, char: str, start: int, stop: int) -> str:
-    for _ in range(start):
-        token = token.removeprefix(char)
-    for _ in range(stop):
-        token = token.removesuffix(char)
-    return token
+    if not char:
+        return token
+    kept = token
+    while start > 0 and kept.startswith(char):
+        kept, start = kept[len(char) :], start - 1
+    while stop > 0 and kept.endswith(char):
+        kept, stop = kept[: -len(char)], stop - 1
+    return kept
 
 
 class TokenBytes:
@@ -153,9 +157,19 @@ class TokenBytes:
             return token.encode() if token_id in self._added else _bytes_of(token)
         if self.rules.byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
             return bytes([int(match[1], 16)])
+        _check_size(token_id, token)
         for step in self.rules.steps:
             token = step(token, first)
+            _check_size(token_id, token)
         return token.encode()
+
+
+def _check_size(token_id: int, token: str) -> None:
+    if len(token) > MOST_BYTES:
+        raise TextError(
+            f"decoder: token id {token_id}: expected at most {MOST_BYTES} characters after each "
+            f"step, got {len(token)}"
+        )
 
 
 def _bytes_of(token: str) -> bytes:

@@ -20,12 +20,15 @@ from monolane.text._control_token_search import Spellings
 from monolane.text._detokenizer import Detokenizer
 from monolane.text._files import named_token, read_object, read_settings
 from monolane.text._gguf import GgufText
+from monolane.text._growth import MOST_BYTES, check_growth
 from monolane.text._token_bytes import TokenBytes, read_rules
 from monolane.text._user_text_tokenizer import Twin, encode_bare
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
 # Files that hold a vocabulary in a form that the tokenizers library does not read.
 _UNCONVERTED = ("tokenizer.model", "spiece.model", "vocab.json", "tiktoken.model")
+# Bytes that ordinary parts (NFC, byte level) may make of one: texts of any length are encoded then.
+_AS_IT_IS = 8
 _LONGEST = 256  # characters of a control token: what is searched for at the end of each message
 # Many folders leave <|user|>, <tool_call> or [INST] unmarked; brackets tell them from ordinary
 # added tokens such as runs of spaces, which must stay what they are in training.
@@ -56,6 +59,8 @@ class Tokenizer:
         self._path = folder / name
         named = {key: named_token(dict(settings), key, folder) for key in _NAMED}
         complete = _with_named(_checked(data, self._path), named.values())
+        with _blaming(self._path):
+            self._growth = check_growth(complete)
         self._library = _load(complete, self._path)
         tokens = {place: token for token, place in self._library.get_vocab(True).items()}
         added = self._library.get_added_tokens_decoder()
@@ -124,14 +129,14 @@ class Tokenizer:
         A text that itself begins with bos then gets no second one. TextError: not a string, or one
         that UTF-8 cannot hold (a lone surrogate).
         """
-        _check_text(text)
+        self._check_text(text)
         with _blaming(self._path):
             ids = self._parsed(text) if parse_special else self._twin.plain(text)
         return self._framed(ids) if add_special_tokens else ids
 
     def count(self, text: str) -> int:
         """Return the number of ids of a text alone, without making them."""
-        _check_text(text)
+        self._check_text(text)
         with _blaming(self._path):
             return len(encode_bare(self._library, text))
 
@@ -141,7 +146,7 @@ class Tokenizer:
         ``marks`` maps stand-in characters to what they stand for; a spelling with one in it is
         plain text, any other is its control token. TextError as for ``encode``.
         """
-        _check_text(text)
+        self._check_text(text)
         with _blaming(self._path):
             return self._twin.mixed(text, marks) if marks else self._parsed(text)
 
@@ -169,6 +174,15 @@ class Tokenizer:
     def id_of(self, token: str) -> int | None:
         """Return the id of the token with this spelling in tokenizer.json, or None."""
         return self._library.token_to_id(token)
+
+    def _check_text(self, text: str) -> None:
+        """TextError for what is no text, or what the parts might make too much of."""
+        size = _size_of(text)
+        if self._growth.of(size) > max(MOST_BYTES, _AS_IT_IS * size):
+            raise TextError(
+                f"text: expected at most {MOST_BYTES // self._growth.times} bytes, of each of "
+                f"which this tokenizer may make {self._growth.times}, got {size}"
+            )
 
     def _parsed(self, text: str) -> list[int]:
         return list(encode_bare(self._library, text).ids)
@@ -222,11 +236,12 @@ class Tokenizer:
         return (token_id, *ids) if name == "bos" else (*ids, token_id)
 
 
-def _check_text(text: str) -> None:
+def _size_of(text: str) -> int:
+    """Return the bytes of a text in UTF-8; TextError if it has none."""
     if not isinstance(text, str):
         raise TextError(f"expected text to encode, got {type(text).__name__}")
     try:
-        text.encode()
+        return len(text.encode())
     except UnicodeEncodeError as error:
         raise TextError(
             f"expected text that UTF-8 can hold, got a lone surrogate at character {error.start}"

@@ -257,11 +257,15 @@ def _check_same(again: ModelConfig, config: ModelConfig) -> None:
             )
 
 
-def tensor_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
-    """Return every tensor that a checkpoint of this config holds."""
+def tensor_specs(config: ModelConfig, most: int | None = None) -> tuple[TensorSpec, ...]:
+    """Return every tensor that a checkpoint of this config holds.
+
+    ConfigError where a checkpoint of floats would hold more than ``most``: give it the number of
+    those that are there, wherever a config is read with its weights.
+    """
     family = find_family(config)
     names, shared = family.names(config), family.shared(config)
-    specs = list_specs(config, names, shared, family.columns_first)
+    specs = list_specs(config, names, shared, family.columns_first, most)
     return specs if config.quantization is None else quantized_specs(config, specs)
 
 
