@@ -9,6 +9,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,8 @@ def f():
 )
 @pytest.mark.parametrize("sanitize", [False, True])
 def test_what_only_pretends_fails(any_guard: Guard, code: str, sanitize: bool) -> None:
+    if "while True" in code:  # costs all the time that it gets, twice, and on a busy machine again
+        any_guard = replace(any_guard, limits=replace(any_guard.limits, least_seconds=0.2))
     verdict = any_guard.score("humaneval", PROBLEM, code, sanitize)
     assert verdict["base"] != "pass"
     assert verdict["plus"] != "pass"
@@ -238,11 +241,12 @@ def f():
 
 def test_nothing_is_left_of_a_sample_that_is_not_over_in_time(full_guard: Guard) -> None:
     short = Guard(Limits(seconds=6, least_seconds=60), maker=full_guard.maker)
+    others = _started_by(os.getpid())  # servers of other tests, which go on
     with ThreadPoolExecutor(1) as pool:
         verdict = pool.submit(short.score, "humaneval", PROBLEM, WAITS, False)
         found: set[int] = set()
         while not verdict.done():
-            found |= _started_by(os.getpid())
+            found |= _started_by(os.getpid()) - others
             time.sleep(0.01)
     assert verdict.result()["reason"] == "not over after 6 s"
     assert len(found) >= 2  # at least bwrap, or who waits for the scorer, and the scorer
