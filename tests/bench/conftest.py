@@ -33,9 +33,22 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         pytest.skip(NO_COMPILER)
     # Kept from run to run: their names are digests of all that they are made from.
     cache = getattr(request.config, "cache", None)  # none with -p no:cacheprovider
-    made = Kernels(tmp_path_factory.mktemp("emulated") if cache is None else cache.mkdir("probes"))
+    # In the folder of the other kernels: the emulator, which is half of each, is compiled once.
+    made = Kernels(tmp_path_factory.mktemp("emulated") if cache is None else cache.mkdir("kernels"))
     made.build_all()
     return made
+
+
+@pytest.fixture
+def kernel_cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of work whose compiled kernels are kept from run to run."""
+    if find_compiler() is None:
+        pytest.skip(NO_COMPILER)
+    cache = getattr(request.config, "cache", None)  # None: without its plugin
+    work = tmp_path_factory.mktemp("work")
+    if cache is not None:
+        (work / "kernels").symlink_to(cache.mkdir("kernels"))
+    return work
 
 
 @pytest.fixture(scope="session")

@@ -135,12 +135,14 @@ def test_the_page_shows_what_is_wrong_and_what_several_gain() -> None:
 
 # The kernels that it compiles are kept from run to run; cold it takes half a minute of a core.
 @pytest.mark.slow
-def test_the_rehearsal(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    cache = getattr(request.config, "cache", None)  # none with -p no:cacheprovider
-    work = tmp_path / "work" if cache is None else cache.mkdir("devices")
+def test_the_rehearsal(kernel_cache: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--rehearse", "--out", str(tmp_path), "--commit", "abc"]
     done = subprocess.run(
-        [*command, "--work", str(work)], capture_output=True, text=True, timeout=1800, check=False
+        [*command, "--work", str(kernel_cache)],
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
     )
     (path,) = tmp_path.glob("*-emulated-devices.json")
     document = json.loads(path.read_text())

@@ -433,17 +433,3 @@ def build_stub(folder: Path) -> dict[str, str]:
 def test_a_fault_has_a_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--rehearse", "--fault", "launch"]) == 2
     assert "expected PART=KIND" in capsys.readouterr().err
-
-
-@pytest.fixture
-def kernel_cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of work whose compiled kernels are kept from run to run."""
-    from emulation import NO_COMPILER, find_compiler
-
-    if find_compiler() is None:
-        pytest.skip(NO_COMPILER)
-    cache = getattr(request.config, "cache", None)  # None: without its plugin
-    work = tmp_path_factory.mktemp("work")
-    if cache is not None:
-        (work / "kernels").symlink_to(cache.mkdir("kernels"))
-    return work

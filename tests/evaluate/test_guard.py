@@ -10,6 +10,7 @@ import time
 from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,8 @@ def f():
 )
 @pytest.mark.parametrize("sanitize", [False, True])
 def test_what_only_pretends_fails(any_guard: Guard, code: str, sanitize: bool) -> None:
+    if "while True" in code:  # costs all the time that it gets, twice, and on a busy machine again
+        any_guard = replace(any_guard, limits=replace(any_guard.limits, least_seconds=0.2))
     verdict = any_guard.score("humaneval", PROBLEM, code, sanitize)
     assert verdict["base"] != "pass"
     assert verdict["plus"] != "pass"

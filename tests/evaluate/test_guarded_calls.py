@@ -174,17 +174,46 @@ def key() -> Iterator[int]:
     libc.syscall(_KEYCTL, _UNLINK, number, session)
 
 
-@pytest.mark.parametrize("name", TRIES)
-def test_no_call_reaches_the_user_or_the_kernel(any_guard: Guard, key: int, name: str) -> None:
-    code = HEAD + TRIES[name].replace("NAME", NAME.decode()).replace("KEY", str(key))
-    verdict = any_guard.score("humaneval", PROBLEM, code, sanitize=False)
-    assert (verdict["base"], verdict["plus"]) == ("pass", "pass"), verdict
+def join(samples: dict[str, str]) -> str:
+    """One sample of several, which ``f`` tells apart by their names: a start takes a second."""
+    parts = ["SAMPLES = {}"]
+    for name, code in samples.items():
+        parts.append(f"{code}\nSAMPLES[{name!r}] = f")
+    return "\n".join([*parts, "def f(name):\n    return SAMPLES[name]()\n"])
 
 
-@pytest.mark.parametrize("name", NEEDED)
-def test_what_programs_need_is_there(any_guard: Guard, name: str) -> None:
-    verdict = any_guard.score("humaneval", PROBLEM, NEEDED[name], sanitize=False)
-    assert (verdict["base"], verdict["plus"]) == ("pass", "pass"), verdict
+def not_held(guard: Guard, head: str, samples: dict[str, str]) -> list[str]:
+    """Return the samples that do not say "held": each is run alone, should not all do together."""
+    names = [[name] for name in samples]
+    problem = PROBLEM | {
+        "canonical_solution": "def f(name):\n    return 'held'\n",
+        "base_input": names,
+        "plus_input": names,
+    }
+    verdict = guard.score("humaneval", problem, head + join(samples), sanitize=False)
+    if (verdict["base"], verdict["plus"]) == ("pass", "pass"):
+        return []
+    if len(samples) == 1:
+        return list(samples)
+    alone = [name for each in samples.items() for name in not_held(guard, head, dict([each]))]
+    return alone or ["all together"]
+
+
+def test_no_call_reaches_the_user_or_the_kernel(any_guard: Guard, key: int) -> None:
+    samples = {
+        name: code.replace("NAME", NAME.decode()).replace("KEY", str(key))
+        for name, code in TRIES.items()
+    }
+    assert not_held(any_guard, HEAD, samples) == []
+
+
+def test_what_programs_need_is_there(any_guard: Guard) -> None:
+    assert not_held(any_guard, "", NEEDED) == []
+
+
+def test_what_is_not_held_is_named(guard: Guard) -> None:
+    samples = {"one": "def f():\n    return 'held'\n", "two": "def f():\n    return 'not'\n"}
+    assert not_held(guard, "", samples) == ["two"]
 
 
 # What EvalPlus takes from a sample, but the filter does not: programs and pools of processes.

@@ -3,13 +3,11 @@
 Each start of torchrun takes some ten seconds, so a few starts prove several things each.
 """
 
-import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from monolane.train import RunConfig, load_config, read_weights, train_run
+from monolane.train import Fleet, RunConfig, launch_run, load_config, train_run
 from monolane.train._checkpoints import checkpoint_steps
 from monolane.train._inputs import open_blend, open_corpus
+from monolane.train._launch.snapshot import snapshot_environment, take_snapshot
 from monolane.train._process_group import open_world
+
+from .watching import assert_same_end, attempts, losses, ranks, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -80,44 +81,44 @@ def _finish(process: subprocess.Popen[bytes]) -> None:
     assert process.returncode == 0, errors.decode()[-4000:]
 
 
-def _train(
-    corpus: Path, run: Path, *options: str, hold: int | None = None
-) -> subprocess.Popen[bytes]:
-    """Start a training, which stands still behind a step, if it is to be killed before."""
-    settings = [part for one in _settings(corpus) for part in ("--set", one)]
-    start = ["-m", "monolane"]
-    if hold is not None:
-        start = [str(Path(__file__).with_name("held.py")), f"{hold}"]
-    return _start(*start, "train", "tiny", str(run), *settings, *options)
+# How the journal of a run is kept: behind the step that its attempt is killed at it stands still.
+_HELD_JOURNAL = """
+
+def _held(journal: Journal, record: StepRecord, note=Journal.step) -> None:
+    import sys, time
+    from pathlib import Path
+
+    note(journal, record)
+    attempt = len(list((Path(sys.argv[3]) / "attempts").glob("node-0-*.log")))
+    if record.step == dict(enumerate({steps}, 1)).get(attempt):
+        time.sleep(3600)
+
+Journal.step = _held
+"""
 
 
-def _lines(run: Path) -> list[dict[str, Any]]:
-    path = run / "log.jsonl"
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+def _hold(tree: Path, steps: tuple[int, ...]) -> None:
+    """Have each attempt of a run from this tree wait behind a step, so that it is not over."""
+    path = tree / "snapshot" / "code" / "monolane" / "train" / "_journal.py"
+    path.chmod(0o644)
+    path.write_text(path.read_text() + _HELD_JOURNAL.replace("{steps}", repr(steps)))
 
 
-def _curve(run: Path) -> dict[int, tuple[float, float]]:
-    """Loss and norm by step, with the seven digits that the journal keeps."""
-    return {line["step"]: (line["loss"], line["norm"]) for line in _lines(run) if "loss" in line}
+def _break(tree: Path) -> None:
+    """What an edit in the middle of a run may do."""
+    path = tree / "snapshot" / "code" / "monolane" / "train" / "_run.py"
+    path.chmod(0o644)
+    path.write_text("this is not Python\n")
 
 
-def _wait_for(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + _LIMIT
-    while max(_curve(run), default=0) < step:
-        assert process.poll() is None, process.communicate()[1].decode()[-4000:]
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
-def _workers(process: subprocess.Popen[bytes]) -> list[int]:
-    tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
-    return [int(pid) for task in tasks for pid in task.read_text().split()]
-
-
-def _kill(pids: list[int]) -> None:
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+def _launch(run: Path, code: Path, corpus: Path) -> "subprocess.Popen[str]":
+    """Start 'monolane launch' from a tree that is not ours, so that a test may break it."""
+    options = [part for value in _settings(corpus) for part in ("--set", value)]
+    command = [sys.executable, "-m", "monolane", "launch", "tiny", str(run), *options]
+    environment = snapshot_environment(code, {**os.environ, "OMP_NUM_THREADS": "1"})
+    return subprocess.Popen(
+        [*command, "--processes", "2"], env=environment, stderr=subprocess.PIPE, text=True
+    )
 
 
 def test_gradients_are_those_of_one_process(corpus: Path, tmp_path: Path) -> None:
@@ -144,36 +145,45 @@ def test_gradients_are_those_of_one_process(corpus: Path, tmp_path: Path) -> Non
         torch.testing.assert_close(got["muon"][name], stepped[name], rtol=1e-5, atol=1e-6, msg=name)
 
 
-def test_killed_at_random_the_curve_is_bit_identical(corpus: Path, tmp_path: Path) -> None:
+def test_killed_at_random_the_end_is_bit_identical_whatever_became_of_the_tree(
+    corpus: Path, tmp_path: Path
+) -> None:
+    """First one rank, at which torchrun ends the other, then all at once; the launch goes on."""
     seed = random.SystemRandom().randrange(1000)
     draw = random.Random(seed)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    _finish(_train(corpus, whole))
-    assert sorted(_curve(whole)) == list(range(1, 41))
+    first, second = draw.randrange(3, 18), draw.randrange(23, 36)
+    run, whole, tree = tmp_path / "run", tmp_path / "whole", tmp_path / "tree"
+    take_snapshot(tree, "", [])
+    _hold(tree, (first + 4, second + 4))
+    process = _launch(run, tree, corpus)
 
-    first, second = draw.randrange(3, 18), draw.randrange(21, 36)
-    process = _train(corpus, killed, hold=first + 4)
-    _wait_for(killed, first, process)
-    _kill([draw.choice(_workers(process))])  # one rank: torchrun ends the other
-    process.communicate(timeout=_LIMIT)
-    assert process.returncode != 0
+    def wait(step: int) -> None:
+        wait_for(lambda: process.poll() is not None or max(losses(run), default=0) >= step)
+        assert process.poll() is None, process.communicate()[1]
 
-    process = _train(corpus, killed, "--resume", hold=second + 4)
-    _wait_for(killed, second, process)
-    _kill([*_workers(process), process.pid])  # all at once
-    process.communicate(timeout=_LIMIT)
-    kept = checkpoint_steps(killed)[-1]
+    wait(first)
+    _break(tree)
+    victim = draw.randrange(2)
+    os.kill(ranks(run)[victim], signal.SIGKILL)
+    wait(second)
+    for pid in ranks(run).values():
+        os.kill(pid, signal.SIGKILL)
+    _, errors = process.communicate(timeout=_LIMIT)
+    assert process.returncode == 0, errors
 
-    _finish(_train(corpus, killed, "--resume"))
-    assert _curve(killed) == _curve(whole), f"seed {seed}: killed at {first}, {second}"
-    expected, got = read_weights(whole, 40), read_weights(killed, 40)
-    assert all(torch.equal(expected[name], got[name]) for name in expected), f"seed {seed}"
-    assert kept % 10 == 0
+    by_rank, by_torchrun, last = attempts(run)
+    assert by_rank["reason"] == f"rank {victim} was killed by SIGKILL", seed
+    assert by_torchrun["reason"].endswith(" was killed by SIGKILL"), seed
+    assert (last["status"], last["last"]) == (0, 40)
+    assert by_rank["last"] == by_torchrun["first"]
+    assert 0 < by_torchrun["last"] == last["first"] < 40
+    assert last["first"] % 10 == 0
+    assert launch_run("tiny", whole, _settings(corpus), fleet=Fleet(processes=2)) == 0
+    assert_same_end(run, whole, 40)
+    _resume_alone(whole, tmp_path)
 
-    _resume_alone(corpus, whole, tmp_path)
 
-
-def _resume_alone(corpus: Path, whole: Path, folder: Path) -> None:
+def _resume_alone(whole: Path, folder: Path) -> None:
     """Go on with one process from what two have kept: the same rows, the same curve."""
     import shutil
 
@@ -183,11 +193,11 @@ def _resume_alone(corpus: Path, whole: Path, folder: Path) -> None:
         shutil.rmtree(alone / "checkpoints" / f"step-{step:08d}")
     (start,) = checkpoint_steps(alone)
     assert start == 20
-    losses: dict[int, float] = {}
+    got: dict[int, float] = {}
 
     class Ear:
         def step(self, record: Any) -> None:
-            losses[record.step] = record.loss
+            got[record.step] = record.loss
 
         def validation(self, step: int, scores: Any) -> None: ...
         def event(self, step: int, kind: str, text: str) -> None: ...
@@ -195,13 +205,13 @@ def _resume_alone(corpus: Path, whole: Path, folder: Path) -> None:
 
     config = load_config(alone / "config.toml")
     train_run(config, alone, lambda start: (Ear(),), resume=True)
-    expected = _curve(whole)
-    assert sorted(losses) == list(range(start + 1, 41))
+    expected = losses(whole)
+    assert sorted(got) == list(range(start + 1, 41))
     # The first step reads the same weights and rows; its sums are rounded in another order.
-    assert losses[start + 1] == pytest.approx(expected[start + 1][0], rel=4 * _EPSILON * 512**0.5)
+    assert got[start + 1] == pytest.approx(expected[start + 1], rel=4 * _EPSILON * 512**0.5)
     # AdamW's normalised steps widen that: 1e-7 of a gradient, over 20 steps.
-    assert [losses[step] for step in sorted(losses)] == pytest.approx(
-        [expected[step][0] for step in sorted(losses)], rel=1e-3
+    assert [got[step] for step in sorted(got)] == pytest.approx(
+        [expected[step] for step in sorted(got)], rel=1e-3
     )
 
 

@@ -1,4 +1,4 @@
-"""Launches: quick ones of a small child, then whole runs that are killed from outside."""
+"""Launches: quick ones of a small child, then a whole run that is killed from outside."""
 
 import json
 import os
@@ -6,12 +6,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
 
 from monolane.errors import ConfigError, TrainingError
 from monolane.train import (
@@ -19,15 +17,12 @@ from monolane.train import (
     RestartPolicy,
     launch_run,
     load_config,
-    read_weights,
     standard_listeners,
     train_run,
 )
-from monolane.train._journal import read_journal
-from monolane.train._launch.snapshot import snapshot_environment, take_snapshot
 from monolane.train._lock import locked
 
-from .watching import attempts, wait_for
+from .watching import assert_same_end, attempts, losses, ranks, wait_for
 
 QUICK = RestartPolicy(restarts=2, wait=0.01, grace=5.0)
 
@@ -105,72 +100,7 @@ def test_a_run_that_never_began_may_be_launched_with_another_config(
     assert launch_run("tiny", run, ["seed=2"], policy=QUICK) == 0
 
 
-# Whole runs.
-
-
-def losses(run: Path) -> dict[int, float]:
-    return {line["step"]: line["loss"] for line in read_journal(run) if "loss" in line}
-
-
-def ranks(run: Path) -> Iterator[tuple[int, int]]:
-    """Yield rank and process id of a run's training processes."""
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            command = (path / "cmdline").read_bytes()
-            variables = (path / "environ").read_bytes().split(b"\0")
-            here = str(run).encode() in command and b"train" in command.split(b"\0")
-            if here and b"torch.distributed.run" not in command and b"launch" not in command:
-                found = [v for v in variables if v.startswith(b"RANK=")]
-                yield int(found[0][5:]) if found else 0, int(path.name)
-
-
-def launch(run: Path, code: Path, *options: str) -> "subprocess.Popen[str]":
-    """Start 'monolane launch' from a tree that is not ours, so that a test may break it."""
-    command = [sys.executable, "-m", "monolane", "launch", "tiny", str(run), *options]
-    environment = snapshot_environment(code, {**os.environ, "OMP_NUM_THREADS": "1"})
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-
-
-def _settings(corpus: Path) -> list[str]:
-    return [f"data.corpus={corpus}", "log.tensorboard=false", "schedule.steps=60"]
-
-
-_HELD_JOURNAL = """
-
-def _held(journal: Journal, record: StepRecord, note=Journal.step) -> None:
-    import sys, time
-
-    note(journal, record)
-    if record.step == 50 and "--resume" not in sys.argv:
-        time.sleep(3600)
-
-Journal.step = _held
-"""
-
-
-def _hold(tree: Path) -> None:
-    """Have a run from this tree wait behind step 50, once, so that none is over before its kill."""
-    path = tree / "snapshot" / "code" / "monolane" / "train" / "_journal.py"
-    path.chmod(0o644)
-    path.write_text(path.read_text() + _HELD_JOURNAL)
-
-
-def _break(tree: Path) -> None:
-    """What an edit in the middle of a run may do."""
-    path = tree / "snapshot" / "code" / "monolane" / "train" / "_run.py"
-    path.chmod(0o644)
-    path.write_text("this is not Python\n")
-
-
-def _compare(run: Path, whole: Path, reason: str) -> None:
-    first, second = attempts(run)
-    assert first["reason"] == reason
-    assert (second["status"], second["last"]) == (0, 60)
-    assert 0 < first["last"] == second["first"] < 60
-    assert losses(run) == losses(whole)
-    assert list(losses(run)) == list(range(1, 61))
-    expected, got = read_weights(whole, 60), read_weights(run, 60)
-    assert all(torch.equal(expected[name], got[name]) for name in expected)  # bit for bit
+# A whole run; one of several processes is in test_distributed.py.
 
 
 @pytest.mark.slow  # a start of a training process takes seconds, and there are two
@@ -178,6 +108,7 @@ def test_a_killed_run_goes_on_by_itself(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
+    settings = [f"data.corpus={corpus}", "log.tensorboard=false", "schedule.steps=60"]
 
     def command(fleet: Fleet, arguments: Sequence[str]) -> list[str]:
         resumed = "--resume" in arguments
@@ -186,32 +117,17 @@ def test_a_killed_run_goes_on_by_itself(
 
     def kill() -> None:
         wait_for(lambda: max(losses(run), default=0) > 20)
-        os.kill(dict(ranks(run))[0], signal.SIGKILL)
+        os.kill(ranks(run)[0], signal.SIGKILL)
 
     monkeypatch.setattr(Fleet, "command", command)
     killer = threading.Thread(target=kill)
     killer.start()
-    assert launch_run("tiny", run, _settings(corpus), policy=QUICK) == 0
+    assert launch_run("tiny", run, settings, policy=QUICK) == 0
     killer.join()
-    config = load_config("tiny", _settings(corpus))
+    config = load_config("tiny", settings)
     train_run(config, whole, standard_listeners(config, whole))
-    _compare(run, whole, "the process was killed by SIGKILL")
-
-
-@pytest.mark.slow  # three starts of two processes: a minute where others compute
-def test_a_killed_rank_of_two_ends_in_the_same_loss_whatever_became_of_the_tree(
-    corpus: Path, tmp_path: Path
-) -> None:
-    run, whole, tree = tmp_path / "run", tmp_path / "whole", tmp_path / "tree"
-    take_snapshot(tree, "", [])
-    _hold(tree)
-    options = [part for value in _settings(corpus) for part in ("--set", value)]
-    process = launch(run, tree, *options, "--processes", "2")
-    wait_for(lambda: process.poll() is not None or max(losses(run), default=0) > 20)
-    assert process.poll() is None, process.communicate()[1]
-    _break(tree)
-    os.kill(dict(ranks(run))[1], signal.SIGKILL)
-    _, errors = process.communicate(timeout=900)
-    assert process.returncode == 0, errors
-    assert launch_run("tiny", whole, _settings(corpus), fleet=Fleet(processes=2)) == 0
-    _compare(run, whole, "rank 1 was killed by SIGKILL")
+    first, second = attempts(run)
+    assert first["reason"] == "the process was killed by SIGKILL"
+    assert (second["status"], second["last"]) == (0, 60)
+    assert 0 < first["last"] == second["first"] < 60
+    assert_same_end(run, whole, 60)

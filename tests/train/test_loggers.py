@@ -1,5 +1,6 @@
 """The boards are read back with their own readers, in files."""
 
+import json
 import os
 import subprocess
 import sys
@@ -79,8 +80,24 @@ runtime_version.ValidateProtobufRuntimeVersion(
 """
 
 
-@pytest.mark.parametrize("command", ["train tiny OUT", "launch tiny OUT", "train demo OUT", "sft"])
-def test_a_board_that_cannot_be_opened_leaves_nothing_behind(command: str, tmp_path: Path) -> None:
+# Commands one after the other, in one process, as each would load torch: how each ends, and says.
+COMMANDS = """
+import contextlib, io, json, sys
+from monolane.cli import main
+
+ends = []
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["monolane", *words]
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            main()
+        except SystemExit as end:
+            ends.append([end.code, said.getvalue()])
+print(json.dumps(ends))
+"""
+
+
+def test_a_board_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     proto = tmp_path / "path" / "tensorboard" / "compat" / "proto"
     proto.mkdir(parents=True)
@@ -88,21 +105,26 @@ def test_a_board_that_cannot_be_opened_leaves_nothing_behind(command: str, tmp_p
         (folder / "__init__.py").write_text("__version__ = '2.21.0'\ntf = None\n")
     (proto / "event_pb2.py").write_text(TOO_NEW)
     (tmp_path / "chats.jsonl").write_text("")
-    words = command.replace("OUT", str(tmp_path / "out")).split()
-    if command == "sft":
-        words = ["sft", "demo", str(tmp_path / "chats.jsonl"), str(tmp_path / "out")]
+    places = {"OUT": tmp_path / "out", "CHATS": tmp_path / "chats.jsonl"}
+    commands = ["train tiny OUT", "launch tiny OUT", "train demo OUT", "sft demo CHATS OUT"]
+    words = [[str(places.get(word, word)) for word in each.split()] for each in commands]
     done = subprocess.run(
-        [sys.executable, "-m", "monolane", *words],
+        [sys.executable, "-c", COMMANDS, json.dumps(words)],
         env=os.environ | {"PYTHONPATH": str(tmp_path / "path")},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-    assert done.returncode == 1
-    assert "expected a tensorboard that this environment's protobuf runs, got: " in done.stderr
-    assert "gencode 99.0.0" in done.stderr
-    assert "pip install 'tensorboard<2.21' 'setuptools<82'" in done.stderr
+    assert done.returncode == 0, done.stderr
+    ends = json.loads(done.stdout)
+    assert len(ends) == len(commands)
+    for command, (code, said) in zip(commands, ends, strict=True):
+        assert code == 1, command
+        expected = "expected a tensorboard that this environment's protobuf runs, got: "
+        assert expected in said, (command, said)
+        assert "gencode 99.0.0" in said, command
+        assert "pip install 'tensorboard<2.21' 'setuptools<82'" in said, command
     assert {path.name for path in tmp_path.iterdir()} == {"path", "chats.jsonl"}
 
 

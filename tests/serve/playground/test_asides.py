@@ -4,8 +4,6 @@ from typing import Any
 
 from playwright.sync_api import Page, expect
 
-from .kept import reload
-
 CALLS = [
     {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "weather", "arguments": '{"c'}}]},
     {"tool_calls": [{"index": 0, "function": {"arguments": 'ity": "<b>Bern</b>"}'}}]},
@@ -16,6 +14,7 @@ CALLS = [
 def ask(page: Page) -> None:
     page.fill("#message", "go")
     page.keyboard.press("Enter")
+    expect(page.locator("#send")).to_have_text("Send")
     page.wait_for_selector("#phase[data-phase=done]")
 
 
@@ -39,7 +38,8 @@ def test_reasoning_and_calls_are_shown_and_survive_a_reload(
         ]
         assert page.locator(".turn :is(img, .calls b b)").count() == 0
         expect(page.locator(".turn .facts")).to_contain_text("calls a tool")
-        reload(page, turns=1)
+        page.reload()
+        page.wait_for_selector("#state[data-state=ready]")
 
 
 def test_the_model_is_told_its_thoughts_again(stand_in_page: Page, stand_in: Any) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
-from .kept import reload
-
 ORIGIN = "http://playground.localhost"  # as in conftest.py
 READY = "#state[data-state=ready]"
 
@@ -20,6 +18,11 @@ def ask(page: Page, text: str, turns: int) -> None:
     expect(page.locator(".turn")).to_have_count(turns)
     expect(page.locator("#send")).to_have_text("Send")
     page.wait_for_selector("#phase[data-phase=done]")
+
+
+def reload(page: Page) -> None:
+    page.reload()
+    page.wait_for_selector(READY)
 
 
 def names(page: Page) -> Locator:
@@ -39,7 +42,7 @@ def two_chats(page: Page, stand_in: Any) -> None:
 def test_conversations_are_kept_and_found(stand_in_page: Page, stand_in: Any) -> None:
     page = stand_in_page
     two_chats(page, stand_in)
-    reload(page, turns=2)
+    reload(page)
     expect(names(page)).to_have_text(["Rivers?", "Mountains?"])
     expect(page.locator(".turn .answer")).to_have_text("About the Aare.")  # this tab's
     page.fill("#search", "alps ABOUT")
@@ -79,8 +82,7 @@ def test_rename_delete_and_undo_by_keyboard(stand_in_page: Page, stand_in: Any) 
     expect(page.locator("#chat-list [data-id]:has-text('Peaks') .open")).to_be_focused()
     press("Delete")  # of the conversation that is shown: the page is empty then
     expect(page.locator(".turn")).to_have_count(0)
-    page.reload()
-    page.wait_for_selector(READY)
+    reload(page)
     expect(names(page)).to_have_text(["Rivers?"])
 
 
@@ -142,7 +144,8 @@ def test_an_edited_message_is_another_version(stand_in_page: Page, stand_in: Any
     page.get_by_role("button", name="Regenerate").click()
     expect(page.locator(".steps")).to_have_text(["‹1/2›", "‹2/2›"])
     expect(page.locator(".turn .answer")).to_have_text(["Hello.", "Other."])
-    reload(page, turns=4)
+    expect(page.locator("#send")).to_have_text("Send")
+    reload(page)
     expect(page.locator(".steps")).to_have_text(["‹1/2›", "‹2/2›"])  # the branch that was shown
     page.get_by_label("Version after").first.click()
     expect(page.locator(".turn .answer")).to_have_text(["Other."])
@@ -209,6 +212,40 @@ def send(page: Page, text: str) -> None:
     expect(page.locator("#send")).to_have_text("Stop")
 
 
+# A disk that is slow: what is written is told of once the test says so.
+SLOW_DISK = """() => {
+  const told = Object.getOwnPropertyDescriptor(IDBTransaction.prototype, "oncomplete");
+  window.held = [];
+  Object.defineProperty(IDBTransaction.prototype, "oncomplete", {
+    ...told,
+    set(tell) {
+      told.set.call(this, () => (window.held === null ? tell() : window.held.push(tell)));
+    },
+  });
+}"""
+WRITTEN = """() => {
+  const held = window.held;
+  window.held = null;
+  for (const tell of held) tell();
+}"""
+
+
+def test_an_answer_is_on_the_disk_before_the_page_says_that_it_is_over(
+    stand_in_page: Page,
+) -> None:
+    page = stand_in_page
+    page.evaluate(SLOW_DISK)
+    page.fill("#message", "one")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#phase[data-phase=done]")
+    page.wait_for_function("window.held.length > 1")  # the question's, and the answer's
+    assert page.locator("#send").inner_text() == "Stop"
+    page.evaluate(WRITTEN)
+    expect(page.locator("#send")).to_have_text("Send")
+    reload(page)
+    expect(page.locator(".turn .answer")).to_have_text("Hello.")
+
+
 def test_a_name_outlives_the_next_answer(stand_in_page: Page, stand_in: Any) -> None:
     page = stand_in_page
     ask(page, "one", 1)
@@ -216,7 +253,7 @@ def test_a_name_outlives_the_next_answer(stand_in_page: Page, stand_in: Any) -> 
     page.keyboard.press("Enter")
     expect(names(page)).to_have_text(["Mine"])
     ask(page, "two", 2)
-    reload(page, turns=2)
+    reload(page)
     expect(names(page)).to_have_text(["Mine"])
     expect(page.locator(".turn")).to_have_count(2)
 
@@ -233,7 +270,7 @@ def test_a_name_given_while_an_answer_ends_loses_nothing(
     expect(page.locator("#send")).to_have_text("Send")
     page.keyboard.press("Enter")
     expect(names(page)).to_have_text(["Mine"])
-    reload(page, turns=2)
+    reload(page)
     expect(page.locator(".turn .answer")).to_have_text(["Hello.", "Hello."])
 
 
@@ -271,8 +308,7 @@ def test_a_page_closed_in_the_middle_keeps_what_came(page: Page, paced: Callable
     }"""
     while page.evaluate(answered) == 0:
         page.wait_for_timeout(100)
-    page.reload()
-    page.wait_for_selector(READY)
+    reload(page)
     expect(page.locator(".turn .prompt")).to_have_text("a long story")
     expect(page.locator(".turn .answer")).not_to_be_empty()
     expect(page.locator(".turn .facts")).to_contain_text("unfinished")
@@ -327,8 +363,7 @@ def test_a_browser_that_keeps_no_more_is_said(
     page.locator("#chat-list .open").last.focus()
     page.keyboard.press("Delete")  # makes room
     expect(page.locator("#keep-error")).to_be_empty()
-    page.reload()
-    page.wait_for_selector(READY)
+    reload(page)
     expect(names(page)).to_have_text(["two"])
 
 

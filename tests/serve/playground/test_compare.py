@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from .kept import reload
-
 READY = "#state[data-state=ready]"
 # Of 300 seeds two end "import os" within 20 tokens, and a new seed is drawn for each answer.
 SEED = "11"
@@ -45,7 +43,8 @@ def test_other_settings_answer_beside(stand_in_page: Page, stand_in: Any) -> Non
     assert theirs["messages"][0] == {"role": "system", "content": "Be brief."}
     assert ours["messages"] == theirs["messages"][1:]
     expect(page.locator(".side h2")).to_have_text(["Here", "other settings"])
-    reload(page, turns=1)
+    page.reload()
+    page.wait_for_selector(READY)
     expect(page.locator(".side .answer")).to_have_text(["Hello.", "Hello."])
     page.get_by_role("button", name="Regenerate").click()  # the choice stays, too
     expect(page.locator(".steps")).to_contain_text("2/2")
