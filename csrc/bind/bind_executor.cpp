@@ -39,7 +39,9 @@ std::vector<T> structs(const nb::bytes& bytes, const char* name) {
     refuse(std::string(name) + ": the plan was laid out for another version of the core");
   }
   std::vector<T> found(bytes.size() / sizeof(T));
-  std::memcpy(static_cast<void*>(found.data()), bytes.c_str(), bytes.size());
+  if (!found.empty()) {
+    std::memcpy(static_cast<void*>(found.data()), bytes.c_str(), bytes.size());
+  }
   return found;
 }
 
@@ -54,7 +56,11 @@ Plan plan_of(const nb::bytes& header, const nb::bytes& modules, const nb::bytes&
 Setup setup_of(const nb::bytes& record) {
   const std::vector<Setup> setups = structs<Setup>(record, "setup");
   if (setups.size() != 1) refuse("setup: expected one Setup");
-  return setups[0];
+  const Setup& setup = setups[0];
+  if (setup.max_sequences < 1) {
+    refuse("max_sequences: expected 1 or more, got " + std::to_string(setup.max_sequences));
+  }
+  return setup;
 }
 
 // Structs as bytes, which NumPy views as records: a copy, so that nothing dangles.
@@ -62,7 +68,7 @@ template <typename T>
 OwnBytes records_of(const std::vector<T>& found) {
   const size_t bytes = found.size() * sizeof(T);
   auto* copy = new uint8_t[bytes];
-  std::memcpy(copy, found.data(), bytes);
+  if (!found.empty()) std::memcpy(copy, found.data(), bytes);
   nb::capsule owner(copy, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
   return OwnBytes(copy, {bytes}, owner);
 }
@@ -221,7 +227,7 @@ void bind_executor(nb::module_& m) {
       .def(
           "connect",
           [](BoundExecutor& e, const std::vector<int>& sockets, int64_t patience_ns) {
-            e.executor.exchange().connect(sockets, patience_ns);
+            e.executor.connect(sockets, patience_ns);
           },
           "sockets"_a, "patience_ns"_a,
           "Where ranks are apart, before the first epoch: TCP connections to all ranks, -1 for "
