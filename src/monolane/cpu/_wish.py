@@ -65,8 +65,7 @@ def _setting(told: object, config: ModelConfig) -> Setting:
     loading = _loading(told["loading"], config)
     assert isinstance(loading.ranks, int)
     lanes = _whole("setting.lanes", told["lanes"], 1, _MOST_RANKS)
-    if find_lanes(config, loading.ranks, lanes, "ranks") != lanes:
-        raise _refusal("setting.lanes", f"{config.num_lanes}", lanes)
+    find_lanes(config, loading.ranks, lanes, "ranks")  # raises where these are none
     if not isinstance(told["isa"], str):
         raise _refusal("setting.isa", "a name", told["isa"])
     # Delays and times are of ranks that share memory.
