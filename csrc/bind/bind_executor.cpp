@@ -149,6 +149,7 @@ struct BoundExecutor {
   }
 
   std::pair<OwnRows, std::optional<OwnBytes>> save(int slot, int64_t begin, int64_t end) {
+    executor.check_idle("save");  // before anything is read that an epoch writes
     const int64_t length = executor.length(slot);
     if (begin < 0 || begin > end || end > length) {
       refuse("positions: expected some of the " + std::to_string(length) + " in this slot, got " +
