@@ -15,7 +15,7 @@ from monolane.errors import BackendError, MonolaneError, RequestError
 from monolane.executor_api import RankAddresses
 
 ROOT = Path(__file__).parents[1]
-ADDRESSES = RankAddresses.parse("127.0.0.1:7000,127.0.0.1:7001", None)
+ADDRESSES = RankAddresses(("127.0.0.1:7000", "127.0.0.1:7001"), b"a key of 16 bytes")
 
 
 def test_every_field_is_described() -> None:

@@ -36,7 +36,7 @@ EDITS = (
     (
         "csrc/sample/sampler.cpp",
         "  if (draw.sigma > 1) return 0;\n",
-        "  if (draw.temperature == 0) return largest",
+        "  if (draw.temperature == 0) return best",
     ),
     (
         "csrc/run/executor.cpp",

@@ -41,7 +41,9 @@ std::vector<T> structs(const nb::bytes& bytes, const char* name) {
     refuse(std::string(name) + ": the plan was laid out for another version of the core");
   }
   std::vector<T> found(bytes.size() / sizeof(T));
-  std::memcpy(static_cast<void*>(found.data()), bytes.c_str(), bytes.size());
+  if (!found.empty()) {
+    std::memcpy(static_cast<void*>(found.data()), bytes.c_str(), bytes.size());
+  }
   return found;
 }
 
@@ -56,7 +58,11 @@ Plan plan_of(const nb::bytes& header, const nb::bytes& modules, const nb::bytes&
 Setup setup_of(const nb::bytes& record) {
   const std::vector<Setup> setups = structs<Setup>(record, "setup");
   if (setups.size() != 1) refuse("setup: expected one Setup");
-  return setups[0];
+  const Setup& setup = setups[0];
+  if (setup.max_sequences < 1) {
+    refuse("max_sequences: expected 1 or more, got " + std::to_string(setup.max_sequences));
+  }
+  return setup;
 }
 
 // Structs as bytes, which NumPy views as records: a copy, so that nothing dangles.
@@ -64,7 +70,7 @@ template <typename T>
 OwnBytes records_of(const std::vector<T>& found) {
   const size_t bytes = found.size() * sizeof(T);
   auto* copy = new uint8_t[bytes];
-  std::memcpy(copy, found.data(), bytes);
+  if (!found.empty()) std::memcpy(copy, found.data(), bytes);
   nb::capsule owner(copy, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
   return OwnBytes(copy, {bytes}, owner);
 }
@@ -154,6 +160,7 @@ struct BoundExecutor {
   }
 
   std::pair<OwnRows, std::optional<OwnBytes>> save(int slot, int64_t begin, int64_t end) {
+    executor.check_idle("save");  // before anything is read that an epoch writes
     const int64_t length = executor.length(slot);
     if (begin < 0 || begin > end || end > length) {
       refuse("positions: expected some of the " + std::to_string(length) + " in this slot, got " +
@@ -232,7 +239,7 @@ void bind_executor(nb::module_& m) {
       .def(
           "connect",
           [](BoundExecutor& e, const std::vector<int>& sockets, int64_t patience_ns) {
-            e.executor.exchange().connect(sockets, patience_ns);
+            e.executor.connect(sockets, patience_ns);
           },
           "sockets"_a, "patience_ns"_a,
           "Where ranks are apart, before the first epoch: TCP connections to all ranks, -1 for "

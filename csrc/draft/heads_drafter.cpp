@@ -7,6 +7,7 @@
 
 #include "memory/token_ring.h"
 #include "sample/gumbel.h"
+#include "sample/token_order.h"
 
 namespace monolane {
 namespace {
@@ -214,9 +215,9 @@ int32_t HeadsDrafter::draw(const float* logits, const Draw& draw, uint32_t posit
   if (draw.top_k > 0) count = std::min<size_t>(count, draw.top_k);
   ranked_.resize(drafted_);
   std::iota(ranked_.begin(), ranked_.end(), 0);
-  const auto better = [logits](int32_t a, int32_t b) { return logits[a] > logits[b]; };
-  std::nth_element(ranked_.begin(), ranked_.begin() + (count - 1), ranked_.end(), better);
-  std::sort(ranked_.begin(), ranked_.begin() + count, better);
+  const Before before_other{logits};
+  std::nth_element(ranked_.begin(), ranked_.begin() + (count - 1), ranked_.end(), before_other);
+  std::sort(ranked_.begin(), ranked_.begin() + count, before_other);
   const auto weight = [&](size_t rank) {
     return std::exp((logits[ranked_[rank]] - logits[best]) / draw.temperature);
   };

@@ -27,6 +27,9 @@ constexpr double kMostProbing = 2e9;  // ns: it may have a long prompt to read f
 constexpr size_t kProbe = 2;          // tokens of such a draft
 constexpr int64_t kMostLeft = 256;    // tokens that an answer is taken to have left at most
 
+// What a drafter states as a chance; of logits that are no numbers it may be none.
+float chance_in(float stated) { return stated > 0 ? std::min(stated, 1.0f) : 0.0f; }
+
 template <typename T>
 bool begins_with(const std::vector<T>& whole, size_t at, const std::vector<T>& part, size_t from) {
   const size_t count = std::min(whole.size() - at, part.size() - from);
@@ -38,7 +41,7 @@ bool begins_with(const std::vector<T>& whole, size_t at, const std::vector<T>& p
 // ---- Acceptance ----
 
 int Acceptance::bin(float stated) {
-  return std::clamp(static_cast<int>(stated * kBins), 0, kBins - 1);
+  return std::min(static_cast<int>(chance_in(stated) * kBins), kBins - 1);
 }
 
 float Acceptance::of(float stated, float prior) const {
@@ -121,8 +124,9 @@ void Speculation::catch_up(int slot) {
 }
 
 // Adds the chances of a token behind those of the ones before it.
-void Speculation::state(Slot& mine, Draft& draft, float stated) const {
+void Speculation::state(Slot& mine, Draft& draft, float said) const {
   const int by = static_cast<int>(draft.by);
+  const float stated = chance_in(said);
   const double before = draft.chances.empty() ? 1 : draft.chances.back();
   draft.chances.push_back(before *
                           mine.acceptance[by].of(stated, acceptance_[by].of(stated, stated)));

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -74,6 +75,12 @@ std::vector<char> read_phases(const Plan& plan) {
   return found;
 }
 
+// How many phases of a pass all workers have finished before the leader lays out the next: in the
+// last one it draws, and that waits for the logits.
+uint32_t last_wait(const Plan& plan) {
+  return static_cast<uint32_t>(std::max(plan.phases.back().wait_all, 0));
+}
+
 // Makes a segment so long, with all of its memory. Without that a page would be taken when it is
 // first touched, and where none is left that is no error but a signal (SIGBUS), in whichever rank
 // it is. Returns an error number, or 0.
@@ -101,6 +108,9 @@ Exchange::Exchange(const Plan& plan, const Seat& seat)
       plan_workers_(plan.header.workers),
       workers_each_(workers_of(plan, seat)),
       phases_(plan.header.phases),
+      last_wait_(last_wait(plan)),
+      lane_bytes_(sizeof(float) * plan.header.max_width * plan.header.hidden),
+      lanes_(plan.header.lanes),
       // Or a worker that waits would keep the one from its work that it waits for, and phases that
       // sleep from waking in time.
       spins_(!seat.timed && has_processors(seat.apart ? workers_each_ : plan_workers_)),
@@ -172,18 +182,21 @@ void Exchange::watch(std::vector<int> sockets, int64_t patience_ns) {
   patience_ns_ = patience_ns;
 }
 
-void Exchange::connect(const std::vector<int>& sockets, int64_t patience_ns) {
+void Exchange::connect(const std::vector<int>& sockets, int64_t patience_ns, CheckPass check) {
   if (!seat_.apart || links_ != nullptr || sockets.size() != static_cast<size_t>(seat_.ranks)) {
     throw std::invalid_argument("sockets: expected one for each of " + std::to_string(seat_.ranks) +
                                 " ranks that share no memory, once");
   }
   patience_ns_ = patience_ns;
+  check_pass_ = std::move(check);
   links_ = std::make_unique<TcpLinks>(
       seat_.rank, sockets, patience_ns,
       [this](int32_t rank, int32_t worker, const Written& one) {
         return place_of(rank, worker, one);
       },
-      [this](int32_t worker, uint32_t count) { progress(worker).publish(count); },
+      [this](int32_t rank, int32_t worker, uint32_t count, uint32_t parts) {
+        arrived(rank, worker, count, parts);
+      },
       [this](int32_t rank) { lose(rank); });
 }
 
@@ -193,20 +206,82 @@ void Exchange::lose(int32_t rank) {
   head().lost.compare_exchange_strong(none, rank + 1, std::memory_order_acq_rel);
 }
 
-// Where what a worker of another rank wrote is to be stored; null if it is not of that rank, or
-// reaches beyond the part.
-char* Exchange::place_of(int32_t rank, int32_t worker, const Written& one) const {
-  if (worker < 0 || worker > plan_workers_ || rank_of(worker) != rank) return nullptr;
-  const bool pass = worker == plan_workers_;
-  const bool of_outputs = one.part >= kFirstOutput && one.part <= kLogits;
-  if (one.part != kHead && !of_outputs) return nullptr;
-  // Rank 0's judgement lies in the head, too, behind the pass.
-  const uint64_t room = one.part == kHead ? sizeof(Pass) : parts_[one.part]->bytes();
-  if (one.part == kHead && one.rows > 0 && !pass) return nullptr;
-  if (one.rows < 0 || one.offset > room || one.bytes > room || one.stride > room) return nullptr;
-  const uint64_t last = one.rows > 0 ? uint64_t{one.stride} * (one.rows - 1) + one.bytes : 0;
-  if (one.rows > kPlanMixtureWidth || last > room - one.offset) return nullptr;
+bool Exchange::give_up(const std::string& why) {
+  if (links_ == nullptr) return false;
+  links_->give_up("failed: " + why);
+  stop();
+  return true;
+}
+
+// Where what a worker of another rank wrote is to be stored. Rows do not overlap, so they take no
+// more room than there is.
+char* Exchange::place_of(int32_t rank, int32_t worker, const Written& one) {
+  check_sender(rank, worker);
+  const auto expect = [&](bool holds, const char* what) {
+    if (holds) return;
+    throw std::invalid_argument("frame.part: of worker " + std::to_string(worker) + ", expected " +
+                                what + ", got part " + std::to_string(one.part) + ", " +
+                                std::to_string(one.rows) + " rows of " + std::to_string(one.bytes) +
+                                " bytes, " + std::to_string(one.stride) + " apart, at " +
+                                std::to_string(one.offset));
+  };
+  if (worker == plan_workers_) {
+    expect(one.part == kHead && one.rows == 1 && one.bytes == sizeof(Pass) && one.offset == 0,
+           "one pass");
+    return reinterpret_cast<char*>(&inbox_.pass);
+  }
+  expect(one.part >= kFirstOutput && one.part <= kLogits, "outputs");
+  expect(one.rows >= 1 && one.rows <= kPlanMixtureWidth, "as many rows as a pass may have");
+  expect((one.offset | one.bytes | one.stride) % sizeof(float) == 0, "floats");
+  expect(one.rows == 1 || one.stride >= one.bytes, "rows that do not overlap");
+  const uint64_t room = parts_[one.part]->bytes();
+  const uint64_t bytes = uint64_t{one.stride} * (one.rows - 1) + one.bytes;
+  expect(one.offset <= room && bytes <= room - one.offset, "rows within the part");
+  if (one.part <= kStream) {  // [.., L, T, D]
+    const int64_t lane = static_cast<int64_t>(one.offset / lane_bytes_ % lanes_);
+    expect(lane / (lanes_ / seat_.ranks) == rank && one.offset % lane_bytes_ + bytes <= lane_bytes_,
+           "rows of one of its lanes");
+  }
   return parts_[one.part]->as<char>() + one.offset;
+}
+
+void Exchange::check_sender(int32_t rank, int32_t worker) const {
+  if (worker >= 0 && worker <= plan_workers_ && rank_of(worker) == rank) return;
+  throw std::invalid_argument("frame.worker: expected one of rank " + std::to_string(rank) +
+                              ", got " + std::to_string(worker));
+}
+
+// Counts what a worker of another rank has finished, or a pass as laid out.
+void Exchange::arrived(int32_t rank, int32_t worker, uint32_t count, uint32_t parts) {
+  check_sender(rank, worker);
+  // Of a worker the end of each pass is sent, if nothing else is.
+  const bool pass = worker == plan_workers_;
+  const uint32_t most = pass ? 1 : static_cast<uint32_t>(phases_);
+  const uint32_t more = count - progress(worker).count();
+  if (more < 1 || more > most || (pass && parts != 1)) {
+    throw std::invalid_argument("frame.count: of worker " + std::to_string(worker) +
+                                ", expected 1 to " + std::to_string(most) + " more than " +
+                                std::to_string(progress(worker).count()) +
+                                (pass ? ", with one pass" : "") + ", got " + std::to_string(count) +
+                                " and " + std::to_string(parts) + " parts");
+  }
+  if (pass) return take_pass(count);
+  progress(worker).publish(count);
+}
+
+// Shows the pass that has come to this rank's workers, who trust what it says.
+void Exchange::take_pass(uint32_t count) {
+  for (int32_t i = first_worker(); i < first_worker() + workers_each_; ++i) {
+    if (progress(i).reached(inbox_.read)) continue;
+    throw std::invalid_argument("pass: expected none before worker " + std::to_string(i) +
+                                " is through with the last one, got one");
+  }
+  check_pass_(inbox_.pass);
+  std::memcpy(static_cast<void*>(&head().pass), &inbox_.pass, sizeof(Pass));
+  const bool has_rows = inbox_.pass.width > 0;
+  inbox_.read = inbox_.base + (has_rows ? last_wait_ : 1);  // one without counts as one phase
+  inbox_.base += has_rows ? static_cast<uint32_t>(phases_) : 1;
+  progress(plan_workers_).publish(count);
 }
 
 void Exchange::note(int32_t worker, const void* first, int64_t columns, int64_t rows,

@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -81,8 +82,12 @@ class Exchange {
   // another rank may see no progress.
   void watch(std::vector<int> sockets, int64_t patience_ns);
 
-  // Where ranks are apart, before the first epoch: connections to all ranks, -1 for this one.
-  void connect(const std::vector<int>& sockets, int64_t patience_ns);
+  // Throws std::invalid_argument if a pass is none that workers may be shown.
+  using CheckPass = std::function<void(const Pass& pass)>;
+
+  // Where ranks are apart, before the first epoch: connections to all ranks, -1 for this one. A
+  // pass that comes is checked once nobody here reads the one before.
+  void connect(const std::vector<int>& sockets, int64_t patience_ns, CheckPass check);
 
   // The first rank that died or made no progress; -1: none. Then nothing here is of use any more.
   int32_t lost() const { return head().lost.load(std::memory_order_acquire) - 1; }
@@ -100,6 +105,10 @@ class Exchange {
   const PhaseTime& phase_time(int64_t phase, int32_t worker) const {
     return parts_[kPhaseTimes]->as<PhaseTime>()[phase * plan_workers_ + worker];
   }
+
+  // Where ranks are apart, by a worker of another rank than 0 that cannot go on: tells rank 0 why,
+  // and has all waits end. Returns whether they are.
+  bool give_up(const std::string& why);
 
   // Has this process's own waits end, too.
   void stop() {
@@ -143,14 +152,27 @@ class Exchange {
   std::vector<Written>& written(int32_t worker) {
     return written_[worker == plan_workers_ ? workers_each_ : worker - first_worker()];
   }
-  char* place_of(int32_t rank, int32_t worker, const Written& written) const;
+  char* place_of(int32_t rank, int32_t worker, const Written& written);
+  void check_sender(int32_t rank, int32_t worker) const;
+  void arrived(int32_t rank, int32_t worker, uint32_t count, uint32_t parts);
+  void take_pass(uint32_t count);
   std::atomic<int64_t>& time_of(int32_t worker, uint32_t count) const;
   bool sleep(int32_t worker, uint32_t count);
   void look_for_lost(int64_t waited_ns);
   int32_t last_rank() const;
 
+  // What rank 0 has sent of the next pass. The thread that receives from it alone touches this.
+  struct Inbox {
+    Pass pass;
+    uint32_t base = 0;  // what each worker will have finished when the next pass begins
+    uint32_t read = 0;  // what each own worker has finished once it reads the last one no more
+  };
+
   const Seat seat_;
   const int32_t plan_workers_, workers_each_, phases_;
+  const uint32_t last_wait_;   // what the leader waits for, of all, before it lays out a pass
+  const uint64_t lane_bytes_;  // of a lane's rows, [T, D]
+  const int32_t lanes_;
   const bool spins_;    // whether a wait spins before it sleeps
   const bool clocked_;  // whether others are told when something was published
   int segment_ = -1;
@@ -161,6 +183,8 @@ class Exchange {
   std::vector<char> read_;     // [phases + 1], whether they read what it writes
   std::vector<std::vector<Written>> written_;
   std::atomic<bool> stopping_{false};
+  CheckPass check_pass_;
+  Inbox inbox_;
   std::unique_ptr<TcpLinks> links_;  // last: its threads use everything above
 };
 

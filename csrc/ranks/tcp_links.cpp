@@ -6,6 +6,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <system_error>
@@ -13,9 +14,12 @@
 namespace monolane {
 namespace {
 
-constexpr uint32_t kMagic = 0x31524c4d;  // "MLR1": both ends are little-endian
+constexpr uint32_t kMagic = 0x32524c4d;  // "MLR2": both ends are little-endian
 constexpr uint32_t kMostParts = 1 << 16;
-constexpr int32_t kLostPeer = -1;  // instead of a worker: the sender lost the peer `count`
+// Instead of a worker, to rank 0: the sender lost the rank `count`, which may be itself. `parts`
+// bytes say what became of that, a verb.
+constexpr int32_t kLostPeer = -1;
+constexpr uint32_t kLongestFault = 400;  // bytes
 
 struct FrameHead {
   uint32_t magic = kMagic;
@@ -154,39 +158,75 @@ void TcpLinks::end_frame(int32_t peer, std::vector<char>& frame) {
 
 // ---- Receiving: a thread for each peer ----
 
-void TcpLinks::receive(int32_t peer) { fail(peer, store_frames(peer)); }
+void TcpLinks::receive(int32_t peer) {
+  try {
+    fail(peer, store_frames(peer));
+  } catch (const std::invalid_argument& refusal) {
+    refuse(peer, refusal.what());
+  }
+}
 
 // Stores all that comes; returns why no more does.
 std::string TcpLinks::store_frames(int32_t peer) {
-  const int socket = peers_[peer].socket;
-  std::vector<char> bytes;
   for (;;) {
     FrameHead head;
-    size_t got = receive_all(socket, &head, sizeof head);
+    const size_t got = receive_all(peers_[peer].socket, &head, sizeof head);
     if (got < sizeof head) return ended(got, errno);
-    if (head.magic != kMagic || head.parts > kMostParts) return "sent what is no frame";
-    if (head.worker == kLostPeer) {
-      const int32_t lost = static_cast<int32_t>(head.count);
-      if (lost <= 0 || lost >= static_cast<int32_t>(peers_.size())) return "sent what is no frame";
-      fail(lost, "was lost by rank " + std::to_string(peer));
-      continue;
+    if (head.magic != kMagic || head.parts > kMostParts) {
+      throw std::invalid_argument("frame: expected one of this version with at most " +
+                                  std::to_string(kMostParts) + " parts, got something else");
     }
-    for (uint32_t i = 0; i < head.parts; ++i) {
-      Written written;
-      got = receive_all(socket, &written, sizeof written);
-      if (got < sizeof written) return ended(1, errno);
-      char* const to = place_(peer, head.worker, written);
-      if (to == nullptr) return "sent what is not its to write";
-      bytes.resize(size_t{1} * written.rows * written.bytes);
-      if (receive_all(socket, bytes.data(), bytes.size()) < bytes.size()) return ended(1, errno);
-      for (int32_t row = 0; row < written.rows; ++row) {
-        std::memcpy(to + size_t{1} * row * written.stride,
-                    bytes.data() + size_t{1} * row * written.bytes, written.bytes);
-      }
-    }
-    if (place_(peer, head.worker, {}) == nullptr) return "counted what is not its to count";
-    arrived_(head.worker, head.count);
+    const std::string fault = head.worker == kLostPeer
+                                  ? hear_fault(peer, static_cast<int32_t>(head.count), head.parts)
+                                  : store_frame(peer, head.worker, head.count, head.parts);
+    if (!fault.empty()) return fault;
   }
+}
+
+// Stores what a frame brings, and counts it. Returns why not all of it came.
+std::string TcpLinks::store_frame(int32_t peer, int32_t worker, uint32_t count, uint32_t parts) {
+  static thread_local std::vector<char> bytes;
+  const int socket = peers_[peer].socket;
+  for (uint32_t i = 0; i < parts; ++i) {
+    Written written;
+    if (receive_all(socket, &written, sizeof written) < sizeof written) return ended(1, errno);
+    char* const to = place_(peer, worker, written);
+    bytes.resize(size_t{1} * written.rows * written.bytes);
+    if (receive_all(socket, bytes.data(), bytes.size()) < bytes.size()) return ended(1, errno);
+    for (int32_t row = 0; row < written.rows; ++row) {
+      std::memcpy(to + size_t{1} * row * written.stride,
+                  bytes.data() + size_t{1} * row * written.bytes, written.bytes);
+    }
+  }
+  arrived_(peer, worker, count, parts);
+  return "";
+}
+
+// Notes whom a peer has lost, itself perhaps. Returns why that did not come whole.
+std::string TcpLinks::hear_fault(int32_t peer, int32_t lost, uint32_t bytes) {
+  const int32_t ranks = static_cast<int32_t>(peers_.size());
+  if (rank_ != 0 || lost <= 0 || lost >= ranks || bytes > kLongestFault) {
+    throw std::invalid_argument("lost rank: expected 1 to " + std::to_string(ranks - 1) +
+                                " and at most " + std::to_string(kLongestFault) +
+                                " bytes, told to rank 0, got rank " + std::to_string(lost) +
+                                " and " + std::to_string(bytes));
+  }
+  std::string fault(bytes, ' ');
+  if (receive_all(peers_[peer].socket, fault.data(), bytes) < bytes) return ended(1, errno);
+  // People read it, in a terminal.
+  std::replace_if(fault.begin(), fault.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  fail(lost, lost == peer ? fault : "was lost by rank " + std::to_string(peer) + ": " + fault);
+  return "";
+}
+
+void TcpLinks::refuse(int32_t peer, const std::string& why) {
+  if (peer == 0) tell_leader(rank_, "refused what rank 0 sent: " + why);
+  fail(peer, "sent what was refused: " + why);
+}
+
+void TcpLinks::give_up(const std::string& fault) {
+  tell_leader(rank_, fault);
+  hang_up();
 }
 
 // Rank 0 alone judges, so that all name the same: the others tell it whom they lost, and go on
@@ -198,13 +238,19 @@ void TcpLinks::fail(int32_t peer, const std::string& fault) {
     if (!peers_[peer].fault.empty()) return;
     peers_[peer].fault = fault;
   }
-  if (rank_ != 0 && peer != 0) return tell_leader(peer);
+  if (rank_ != 0 && peer != 0) return tell_leader(peer, fault);
   lost_(peer);
   hang_up();  // all others are to know, and a worker may wait for the network
 }
 
-void TcpLinks::tell_leader(int32_t peer) {
-  std::vector<char>& frame = begin_frame(kLostPeer, static_cast<uint32_t>(peer));
+void TcpLinks::tell_leader(int32_t lost, const std::string& fault) {
+  const size_t bytes = std::min<size_t>(fault.size(), kLongestFault);
+  std::vector<char>& frame = begin_frame(kLostPeer, static_cast<uint32_t>(lost));
+  FrameHead head;
+  std::memcpy(&head, frame.data(), sizeof head);
+  head.parts = static_cast<uint32_t>(bytes);
+  std::memcpy(frame.data(), &head, sizeof head);
+  frame.insert(frame.end(), fault.begin(), fault.begin() + static_cast<std::ptrdiff_t>(bytes));
   end_frame(0, frame);
 }
 

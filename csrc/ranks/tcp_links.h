@@ -5,6 +5,9 @@
 // store what comes, so it never waits for a worker, and a sender waits only for the network and for
 // a rank that is stopped. Why not one thread that does all of it: two wake-ups more for each
 // exchange.
+//
+// Nothing that comes is believed: `Place` and `Arrived` look at it before it is stored or counted.
+// What they refuse ends the connection, and rank 0 is told why.
 #pragma once
 
 #include <atomic>
@@ -30,10 +33,11 @@ static_assert(sizeof(Written) == 32);
 
 class TcpLinks {
  public:
-  // Where to store what a worker of another rank wrote; null if that is not its to write.
+  // Where to store what a worker of another rank wrote. Throws std::invalid_argument if that is not
+  // its to write.
   using Place = std::function<char*(int32_t rank, int32_t worker, const Written&)>;
-  // Called once that lies there.
-  using Arrived = std::function<void(int32_t worker, uint32_t count)>;
+  // Called once all that a frame brought lies there, in `parts` pieces. Throws the same.
+  using Arrived = std::function<void(int32_t rank, int32_t worker, uint32_t count, uint32_t parts)>;
   // Called, by any thread and perhaps more than once, when a rank is lost.
   using Lost = std::function<void(int32_t rank)>;
 
@@ -62,6 +66,9 @@ class TcpLinks {
   // Has every peer see the end of its connection. What waits here ends, too.
   void hang_up();
 
+  // In another rank than 0: the same, once rank 0 has been told what became of this one, a verb.
+  void give_up(const std::string& fault);
+
   // What became of a peer, a verb for people; empty if nothing has.
   std::string fault(int32_t rank) const;
 
@@ -78,8 +85,11 @@ class TcpLinks {
   void end_frame(int32_t peer, std::vector<char>& frame);
   void receive(int32_t peer);
   std::string store_frames(int32_t peer);
+  std::string store_frame(int32_t peer, int32_t worker, uint32_t count, uint32_t parts);
+  std::string hear_fault(int32_t peer, int32_t lost, uint32_t bytes);
+  void refuse(int32_t peer, const std::string& why);
   void fail(int32_t peer, const std::string& fault);
-  void tell_leader(int32_t peer);
+  void tell_leader(int32_t lost, const std::string& fault);
 
   const int32_t rank_;
   const Place place_;

@@ -8,6 +8,7 @@
 
 #include "draft/heads_drafter.h"
 #include "draft/model_drafter.h"
+#include "run/pass_check.h"
 #include "run/worker_loop.h"
 
 namespace monolane {
@@ -61,11 +62,28 @@ Executor::~Executor() {
 
 void Executor::work_on(int worker) { work(forward_, *workers_[worker], scheduler_, trace_); }
 
-// A worker that throws here ends its process, which rank 0 sees as it sees any rank that is lost.
+void Executor::connect(const std::vector<int>& sockets, int64_t patience_ns) {
+  forward_.exchange.connect(sockets, patience_ns, [this](const Pass& pass) {
+    const Worker& first = *workers_.front();
+    check_pass(pass, {.plan = forward_.plan,
+                      .slots = forward_.sequences.slots(),
+                      .states = forward_.states.any(),
+                      .cache = forward_.cache,
+                      .kept = first.kept,
+                      .heads = {first.group, forward_.plan.header.groups}});
+  });
+}
+
+// Of a worker that throws here rank 0 is told where ranks are apart, and may join this one again.
+// Else it ends its process, which rank 0 sees as it sees any rank that is lost.
 void Executor::follow() {
   following_ = true;
   threads_.start([this](int worker) {
-    while (!forward_.exchange.given_up()) work_on(worker);
+    try {
+      while (!forward_.exchange.given_up()) work_on(worker);
+    } catch (const std::exception& error) {
+      if (!forward_.exchange.give_up(error.what())) throw;
+    }
   });
 }
 

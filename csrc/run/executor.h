@@ -40,6 +40,9 @@ class Executor final : public DraftModel {
   WeightLoader& loader() { return *loader_; }
   const WeightLoader& loader() const { return *loader_; }
 
+  // Where ranks are apart, before the first epoch; see Exchange::connect.
+  void connect(const std::vector<int>& sockets, int64_t patience_ns);
+
   // In another rank than 0: has the workers take part in all epochs of rank 0, which everything
   // below is for, and returns.
   void follow();
@@ -132,8 +135,9 @@ class Executor final : public DraftModel {
   void work_on(int worker);
   void work_or_fail(int worker);
 
+  // Those of this process. Before the exchange, whose receivers look at what they keep.
+  std::vector<std::unique_ptr<Worker>> workers_;
   Forward forward_;
-  std::vector<std::unique_ptr<Worker>> workers_;  // those of this process
   PassScheduler scheduler_;
   std::unique_ptr<WeightLoader> loader_;
   std::unique_ptr<SavedSequences> saved_;

@@ -7,6 +7,7 @@
 
 #include "sample/gumbel.h"
 #include "sample/logit_scan.h"
+#include "sample/token_order.h"
 
 namespace monolane {
 namespace {
@@ -128,12 +129,6 @@ void gather(const float* x, int32_t vocab, float low, float high, SamplerScratch
   const int32_t count = collect(x, vocab, low, high, scratch.found.data());
   scratch.ranked.assign(scratch.found.begin(), scratch.found.begin() + count);
 }
-
-// Whether one token ranks before another.
-struct Before {
-  const float* x;
-  bool operator()(int32_t a, int32_t b) const { return x[a] != x[b] ? x[a] > x[b] : a < b; }
-};
 
 // Leaves in `ranked` the first `count` ids by rank; fewer if fewer may come.
 void rank_first(const float* x, int32_t vocab, float peak, size_t count, SamplerScratch& scratch) {

@@ -86,6 +86,7 @@ int64_t KvCache::tail_bytes(int64_t end, HeadPart heads) const {
 template <typename Move>
 void KvCache::for_rows(int64_t slot, int64_t begin, int64_t end, int64_t stride, HeadPart heads,
                        Move move) const {
+  if (begin == end) return;  // then there may be no rows to point to
   int64_t at = 0;
   for (const Layer& x : layers_) {
     if (!is_whole(x)) continue;

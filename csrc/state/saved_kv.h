@@ -25,6 +25,11 @@ class SavedKv {
     return found == parts_.end() ? -1 : found->second.positions;
   }
 
+  // Bytes of the tail of a name that is kept, 0 without any.
+  int64_t tail_bytes(int64_t name) const {
+    return static_cast<int64_t>(parts_.at(name).tail.size());
+  }
+
   // Does what a chore says for these heads. Throws std::out_of_range if the name is not there.
   void run(const Chore& chore, KvCache& cache, HeadPart heads) {
     switch (chore.kind) {

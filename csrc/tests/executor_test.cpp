@@ -121,6 +121,8 @@ int64_t splits_of(const Plan& plan) {
 int run(const char* path, const std::string& fault) {
   test_tiles();
   test_states();
+  test_passes();
+  test_no_numbers();
   Blobs blobs(path);
   int count = 0;
   for (int64_t models = blobs.number(); models > 0; --models) {

@@ -2,6 +2,8 @@
 #include <cmath>
 #include <memory>
 
+#include "expect.h"
+#include "sample/token_order.h"
 #include "tests.h"
 
 namespace monolane {
@@ -112,6 +114,21 @@ void test_joint_drafter(const NamedPlan& named, const StoredWeights& weights, Is
   one.tokens = given;
   one.budget = 400;
   drafting->start({one});  // and destroyed amid it
+}
+
+// Logits that are no numbers: a chance of them is none, and tokens still have an order.
+void test_no_numbers() {
+  Acceptance acceptance;
+  for (const float stated : {NAN, INFINITY, -INFINITY, -1.0f, 1e30f, 1.0f, 0.0f}) {
+    acceptance.add(stated, true);
+    EXPECT(std::isfinite(acceptance.of(stated, 0.5f)));
+  }
+  const std::vector<float> logits = {2, NAN, 1, -INFINITY, 2, NAN, INFINITY, 1, -NAN};
+  const std::vector<int32_t> wanted = {6, 0, 4, 2, 7, 3, 1, 5, 8};
+  const Before before{logits.data()};
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    for (size_t j = 0; j < wanted.size(); ++j) EXPECT(before(wanted[i], wanted[j]) == (i < j));
+  }
 }
 
 }  // namespace monolane

@@ -14,6 +14,8 @@ void test_guides(Executor& executor, int32_t vocab);
 void test_drafts(Executor& executor);
 void test_tiles();   // on no executor
 void test_states();  // on none either
+void test_passes();  // nor on one
+void test_no_numbers();
 void test_joint_drafter(const NamedPlan& named, const StoredWeights& weights, Isa isa, DraftBy by);
 
 }  // namespace monolane

@@ -86,7 +86,7 @@ CACHE = Variable(
 API_KEY = Variable(
     "MONOLANE_API_KEY", "key that requests to 'monolane serve' need", Secret(), Secret
 )
-
+RANK_KEY = Variable("MONOLANE_RANK_KEY", "key that ranks joined by TCP share", Secret(), Secret)
 ISA = Variable(
     "MONOLANE_ISA",
     "instruction set of the cpu backend, such as avx2; auto: the best that runs here",
@@ -115,6 +115,7 @@ VARIABLES: tuple[
     BACKEND,
     CACHE,
     API_KEY,
+    RANK_KEY,
     ISA,
     OFFLINE,
     HUB_OFFLINE,

@@ -47,7 +47,8 @@ def test_the_text_is_that_of_one_process_with_a_rank_by_address(
         assert rank.stdout is not None
         address = rank.stdout.readline().split()[-1]
         together = generate(tiny_model, "--ranks", address, "--key-file", str(key))
-        without = generate(tiny_model, "--ranks", address)
+        key.write_text("another key 9abcdef\n")
+        without = generate(tiny_model, "--ranks", address, "--key-file", str(key))
         rank.terminate()  # not Ctrl-C, which what runs in the background of a shell does not hear
         try:
             assert rank.wait(60) == 130
@@ -59,9 +60,32 @@ def test_the_text_is_that_of_one_process_with_a_rank_by_address(
     assert f"rank 1 at {address} has another key" in without.stderr
 
 
+def test_a_rank_without_a_key_makes_one_and_prints_it(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MONOLANE_RANK_KEY", raising=False)
+    command = [*PROGRAM, "rank", "--model", str(tiny_model), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as rank:
+        assert rank.stdout is not None
+        address = rank.stdout.readline().split()[-1]
+        name, _, key = rank.stdout.readline().strip().partition("=")
+        assert (name, len(key)) == ("MONOLANE_RANK_KEY", 64)
+        without = generate(tiny_model, "--ranks", address)
+        monkeypatch.setenv(name, key)
+        together = generate(tiny_model, "--ranks", address)
+        rank.terminate()
+        try:
+            assert rank.wait(60) == 130
+        finally:
+            rank.kill()
+    assert without.returncode == 1
+    assert "key: expected one that all ranks share, got none" in without.stderr
+    assert together.returncode == 0, together.stderr
+
+
 def test_what_an_address_needs(tiny_model: Path) -> None:
     for options, code, told in (
-        (("--ranks", "192.0.2.1:7000"), 1, "expected a key for ranks beyond this host, got none"),
+        (("--ranks", "127.0.0.1:7000"), 1, "key: expected one that all ranks share, got none"),
         (("--ranks", "two"), 2, "ranks: expected a number, or host:port,host:port, got 'two'"),
         (("--ranks", "2", "--key-file", "k"), 2, "--key-file: expected ranks with addresses"),
     ):
@@ -70,8 +94,11 @@ def test_what_an_address_needs(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [(), ("--ranks", "1"), ("--ranks", "127.0.0.1:7000")])
-def test_a_link_delay_needs_ranks_of_this_host(tmp_path: Path, ranks: tuple[str, ...]) -> None:
+def test_a_link_delay_needs_ranks_of_this_host(
+    tmp_path: Path, ranks: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wrong usage whatever the model is: nothing is read, and nobody is joined."""
+    monkeypatch.setenv("MONOLANE_RANK_KEY", "0123456789abcdef")
     command = [*PROGRAM, "bench", str(tmp_path / "none"), "--link-delay", "5", *ranks]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from far_ranks import KEY
 from rank_wire import Link, Wire
 from struck import DEMO, HANGS, PATIENCE, Outcome, Strike, ask, be_in
 
@@ -60,6 +61,7 @@ class Host:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            env=os.environ | {"MONOLANE_RANK_KEY": KEY.decode()},
         )
         assert self.process.stdout is not None
         self._place = self.process.stdout.readline().split()[-1]
@@ -86,7 +88,7 @@ class World:
             context=1024,
             slots=1,
             workers=ranks,
-            ranks=RankAddresses(self.addresses),
+            ranks=RankAddresses(self.addresses, KEY),
             patience=patience,
         )
         self.wanted = ask(self.executor)

@@ -1,5 +1,6 @@
 """Ranks that are joined by TCP, here all on this host: as threads, or as processes to be struck."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from monolane.cpu import RankListener
 from monolane.executor_api import RankAddresses
 from monolane.model import Weights
 
+KEY = b"a key of more than 16 bytes"
+
 
 @contextmanager
-def listening(folder: Path, count: int, key: bytes = b"") -> Iterator[RankAddresses]:
+def listening(folder: Path, count: int, key: bytes = KEY) -> Iterator[RankAddresses]:
     """So many ranks of a model that can be joined, in threads of this process."""
     weights = Weights.open(folder)
     with ExitStack() as stack:
@@ -39,6 +42,7 @@ class RankProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            env=os.environ | {"MONOLANE_RANK_KEY": KEY.decode()},
         )
         assert self._process.stdout is not None
         self.address = self._process.stdout.readline().split()[-1]

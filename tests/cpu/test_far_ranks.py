@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from far_ranks import RankProcess, listening
+from far_ranks import KEY, RankProcess, listening
+from rank_lead import RankLead, wish_of
 
 from monolane.cpu import CpuExecutor, RankListener
 from monolane.cpu._handshake import admit
@@ -24,7 +25,6 @@ from monolane.model import Weights
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "src" / "monolane" / "demo"
 GOLDEN = ROOT / "tests" / "golden"
-KEY = b"a key of more than 16 bytes"
 IDS = list(range(40))
 
 
@@ -69,10 +69,9 @@ def decode(executor: CpuExecutor) -> None:
 
 
 def test_the_same_key_is_needed(wanted: np.ndarray) -> None:
-    with listening(DEMO, 1, KEY) as addresses:
-        for other in (b"", b"another key of 16 bytes"):
-            with pytest.raises(BackendError, match="has another key: give both hosts the same"):
-                join(RankAddresses(addresses.addresses, other))
+    with listening(DEMO, 1) as addresses:
+        with pytest.raises(BackendError, match="has another key: give both hosts the same"):
+            join(RankAddresses(addresses.addresses, b"another key of 16 bytes"))
         executor = join(addresses)
         np.testing.assert_array_equal(ask(executor), wanted)
         executor.close()
@@ -106,12 +105,18 @@ def test_the_same_model_is_needed() -> None:
         join(addresses)
 
 
-def test_beyond_this_host_a_key_is_needed(tmp_path: Path) -> None:
+def test_a_key_is_needed_on_this_host_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any user of it may connect to loopback."""
+    monkeypatch.delenv("MONOLANE_RANK_KEY", raising=False)
+    told = "key: expected one that all ranks share, got none: name a file .*--key-file, or set MONO"
     for refused in (
-        lambda: RankListener(Weights.open(DEMO), "0.0.0.0:0"),
+        lambda: RankListener(Weights.open(DEMO), "0.0.0.0:0", b""),
+        lambda: RankListener(Weights.open(DEMO), "127.0.0.1:0", b""),
         lambda: RankAddresses(("192.0.2.1:7000",)),
+        lambda: RankAddresses(("127.0.0.1:7000",)),
+        lambda: RankAddresses.parse("127.0.0.1:7000"),
     ):
-        with pytest.raises(BackendError, match="expected a key for ranks beyond this host"):
+        with pytest.raises(BackendError, match=told):
             refused()
     with pytest.raises(BackendError, match="key: expected at least 16 characters, got 5"):
         RankAddresses(("127.0.0.1:7000",), b"short")
@@ -120,13 +125,16 @@ def test_beyond_this_host_a_key_is_needed(tmp_path: Path) -> None:
     parsed = RankAddresses.parse(" 192.0.2.1:7000, [::1]:7001", file)
     assert parsed.addresses == ("192.0.2.1:7000", "[::1]:7001")
     assert parsed.key == read_key(file) == KEY
+    monkeypatch.setenv("MONOLANE_RANK_KEY", "another key of 16 bytes")
+    assert RankAddresses.parse("127.0.0.1:7000").key == b"another key of 16 bytes"
+    assert RankAddresses.parse("127.0.0.1:7000", file).key == KEY
     assert split_address("[::1]:7001") == ("::1", 7001)
     assert KEY.decode() not in repr(RankAddresses(("127.0.0.1:7000",), KEY))
     for wrong in ("127.0.0.1", ":7000", "127.0.0.1:x", "127.0.0.1:70000"):
         with pytest.raises(RequestError, match="address: expected host:port"):
             split_address(wrong)
     with pytest.raises(RequestError, match="expected a different host:port for each rank"):
-        RankAddresses(("127.0.0.1:7000", "127.0.0.1:7000"))
+        RankAddresses(("127.0.0.1:7000", "127.0.0.1:7000"), KEY)
 
 
 def test_who_is_no_rank_is_sent_away_and_harms_nobody(wanted: np.ndarray) -> None:
@@ -159,7 +167,7 @@ def test_a_peer_whose_session_is_over_is_sent_away(monkeypatch: pytest.MonkeyPat
     with listening(DEMO, 1) as addresses:
         place = split_address(addresses.addresses[0])
         with socket.create_connection(place, 60) as late:
-            join_as(late, b"", {"kind": "peer", "session": "over", "rank": 2})
+            join_as(late, KEY, {"kind": "peer", "session": "over", "rank": 2})
             assert late.recv(1) == b""
 
 
@@ -168,17 +176,19 @@ def test_a_peer_that_is_stopped_while_it_joins_is_waited_for_as_long_as_rank_0_s
     rank: int,
 ) -> None:
     """Rank 1 waits for rank 2, which joins it; rank 2 connects to rank 1, and waits for a word."""
-    with listening(DEMO, 1) as addresses, socket.create_server(("127.0.0.1", 0)) as stopped:
+    # Of eight lanes, which four ranks can share.
+    with (
+        listening(GOLDEN / "delay1_8lanes", 1) as addresses,
+        socket.create_server(("127.0.0.1", 0)) as stopped,
+    ):
         own, other = addresses.addresses[0], at(stopped)
-        with socket.create_connection(split_address(own), 60) as lead:
-            join_as(lead, b"", {"kind": "lead", "session": "one"})
-            both = [own, other] if rank == 1 else [other, own]
-            say(lead, {"rank": rank, "addresses": both, "patience": 0.3})
-            heard = [hear(lead)]
-            while heard[-1] == {"loading": True} and len(heard) < 15:  # two a second
-                heard.append(hear(lead))
+        both = [own, other] if rank == 1 else [other, own]
+        weights = Weights.open(GOLDEN / "delay1_8lanes")
+        wish = wish_of(weights, [*both, "127.0.0.1:1"], rank) | {"patience": 0.3}
+        with RankLead(own, KEY) as lead:
             reason = {1: "it has not joined", 2: "timed out"}[rank]
-            assert heard[-1] == {"error": f"cannot reach rank {3 - rank} at {other}: {reason}"}
+            found = f"cannot reach rank {3 - rank} at {other}: {reason}"
+            assert lead.ask(wish) == {"error": found}
 
 
 def test_a_rank_that_falls_silent_while_it_loads_is_named_with_its_address() -> None:
@@ -187,7 +197,7 @@ def test_a_rank_that_falls_silent_while_it_loads_is_named_with_its_address() -> 
         def load() -> None:
             channel, _ = door.accept()
             with channel:
-                admit(channel, b"")
+                admit(channel, KEY)
                 hear(channel)
                 say(channel, {"loading": True})
                 assert channel.recv(1) == b""
@@ -196,7 +206,7 @@ def test_a_rank_that_falls_silent_while_it_loads_is_named_with_its_address() -> 
         thread.start()
         told = f"rank 1 at {at(door)} made no progress while it loaded the model"
         with pytest.raises(RankError, match=told):
-            join(RankAddresses((at(door),)), patience=1.0)
+            join(RankAddresses((at(door),), KEY), patience=1.0)
         thread.join()
 
 
@@ -207,7 +217,7 @@ def test_nobody_listens() -> None:
         f"rank 1 at {free} does not answer: Connection refused; is 'monolane rank --listen {free}'"
     )
     with pytest.raises(RankError, match=told):
-        join(RankAddresses((free,)))
+        join(RankAddresses((free,), KEY))
 
 
 # ---- What is lost ----
@@ -256,7 +266,7 @@ def test_a_connection_cut_in_the_midst_of_a_frame_is_told_and_joined_anew(
 ) -> None:
     with listening(DEMO, 1) as addresses:
         wire = Wire(addresses.addresses[0])
-        executor = join(RankAddresses((wire.address,)))
+        executor = join(RankAddresses((wire.address,), KEY))
         try:
             for left in (1, 1000, 54321):
                 np.testing.assert_array_equal(ask(executor), wanted)
@@ -282,7 +292,7 @@ def process() -> Iterator[RankProcess]:
 def test_a_rank_that_is_stopped_is_named_and_served_again_when_it_goes_on(
     process: RankProcess, wanted: np.ndarray
 ) -> None:
-    executor = join(RankAddresses((process.address,)), patience=2.0)
+    executor = join(RankAddresses((process.address,), KEY), patience=2.0)
     np.testing.assert_array_equal(ask(executor), wanted)
     process.send(signal.SIGSTOP)
     with pytest.raises(RankError, match=f"rank 1 at {process.address} made no progress for 2 s"):
@@ -296,7 +306,7 @@ def test_a_rank_that_is_stopped_is_named_and_served_again_when_it_goes_on(
 
 def test_a_rank_that_is_killed_is_named_and_another_may_take_its_place(wanted: np.ndarray) -> None:
     first = RankProcess(DEMO)
-    executor = join(RankAddresses((first.address,)))
+    executor = join(RankAddresses((first.address,), KEY))
     np.testing.assert_array_equal(ask(executor), wanted)
     first.send(signal.SIGKILL)
     with pytest.raises(
@@ -328,7 +338,7 @@ def test_a_second_rank_0_is_told_that_another_is_served(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("lost", [1, 3])
 def test_of_four_ranks_the_lost_one_is_named(lost: int, wanted: np.ndarray) -> None:
     processes = [RankProcess(DEMO) for _ in range(3)]
-    addresses = RankAddresses(tuple(one.address for one in processes))
+    addresses = RankAddresses(tuple(one.address for one in processes), KEY)
     executor = join(addresses)
     alone = CpuExecutor(Weights.open(DEMO), context=1024, slots=1, workers=4)
     try:

@@ -184,7 +184,7 @@ def test_which_pairs_turn_together(architecture: str, style: str) -> None:
         assert config.local_rotary.style == style
 
 
-@pytest.mark.parametrize("architecture", ["glm4moe", "qwen3nextvl"])
+@pytest.mark.parametrize("architecture", ["bailingmoe", "qwen3nextvl"])
 def test_architectures_that_are_not_read(architecture: str) -> None:
     fields = metadata(architecture, expert_count=8, expert_used_count=2)
     message = f"architecture: expected one of .* with experts, got '{architecture}'"

@@ -38,7 +38,8 @@ Speculation = Annotated[
 KeyFile = Annotated[
     Path | None,
     typer.Option(
-        "--key-file", help="File with the key of ranks on other hosts; each has the same."
+        "--key-file",
+        help="File with the key that ranks with addresses share [default: MONOLANE_RANK_KEY].",
     ),
 ]
 GenerationConfig = Annotated[

@@ -1,5 +1,6 @@
 """``monolane rank``: give this host's cores to a model that another host decodes."""
 
+import secrets
 import signal
 import sys
 from pathlib import Path
@@ -20,8 +21,8 @@ def rank(
         Path | None,
         typer.Option(
             "--key-file",
-            help="File with a key, the same on each host; needed beyond "
-            "loopback. 'openssl rand -hex 32' makes one.",
+            help="File with the key that all ranks share [default: MONOLANE_RANK_KEY, else a new "
+            "one, which is printed].",
         ),
     ] = None,
 ) -> None:
@@ -30,6 +31,7 @@ def rank(
     That process names this one's address with --ranks. It needs the same model and the same version
     of monolane. When that process ends or is lost, the next one is served.
     """
+    from monolane import _env
     from monolane._naming import naming
     from monolane.cli._streams import log_to_stderr
     from monolane.cpu import serve_rank
@@ -43,11 +45,16 @@ def rank(
     with naming(path):
         weights = ModelFiles.open(path).weights()
 
+    given = read_key(key_file)
+    key = given or secrets.token_hex(32).encode()
+
     def ready(address: str) -> None:
         sys.stdout.write(f"rank: {model} at {address}\n")
+        if not given:
+            sys.stdout.write(f"{_env.RANK_KEY.name}={key.decode()}\n")
         sys.stdout.flush()
 
-    serve_rank(weights, listen, read_key(key_file), ready)
+    serve_rank(weights, listen, key, ready)
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:

@@ -16,7 +16,7 @@ from monolane._core import kernels
 from monolane._processor import read_processor
 from monolane.cpu._errors import our_errors
 from monolane.cpu._local_ranks import Ranks
-from monolane.cpu._native import Native, Setting
+from monolane.cpu._native import Native, Setting, check_workers
 from monolane.cpu._rank_messages import STALLED
 from monolane.cpu._ranked_kv import RankParts
 from monolane.cpu._remote_ranks import JoinedRanks
@@ -385,13 +385,7 @@ def _find_workers(workers: int | None, ranks: int, hosts: int) -> int:
     """
     if workers is None:
         return max(1, read_processor().workers * hosts // ranks) * ranks
-    if type(workers) is not int or not 1 <= workers <= 1024:
-        raise BackendError(f"workers: expected 1 to 1024, got {workers!r}")
-    if workers % ranks:
-        raise BackendError(
-            f"workers: expected a multiple of the {ranks} ranks, which have as many threads each, "
-            f"got {workers}"
-        )
+    check_workers(workers, ranks)
     return workers
 
 

@@ -22,7 +22,7 @@ from monolane._version import __version__
 from monolane.cpu._rank_messages import hear, say
 from monolane.errors import BackendError
 
-_PROTOCOL = 2
+_PROTOCOL = 3
 Hello = dict[str, Any]
 
 

@@ -21,6 +21,8 @@ from monolane.executor_api import Loading, pack_setup
 from monolane.model import ACTIVATIONS, ModelConfig, Role, Weights, in_lanes
 from monolane.plan import MAX_WIDTH, Plan, build, cpu, to_arrays
 
+MOST_WORKERS = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -66,6 +68,17 @@ class Setting:
             return []
         each = self.workers // self.ranks
         return read_processor().place(self.workers)[rank * each : (rank + 1) * each]
+
+
+def check_workers(workers: object, ranks: int) -> None:
+    """BackendError where ranks cannot have so many threads together, as many of them each."""
+    if type(workers) is not int or not 1 <= workers <= MOST_WORKERS:
+        raise BackendError(f"workers: expected 1 to {MOST_WORKERS}, got {workers!r:.80}")
+    if workers % ranks:
+        raise BackendError(
+            f"workers: expected a multiple of the {ranks} ranks, which have as many threads each, "
+            f"got {workers}"
+        )
 
 
 class Native:

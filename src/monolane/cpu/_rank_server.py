@@ -9,12 +9,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from monolane.cpu._handshake import HandshakeError, admit, join
-from monolane.cpu._native import Native, Setting
+from monolane.cpu._native import Native
 from monolane.cpu._rank_messages import beating, hear, say
 from monolane.cpu._tcp import connect, tuned
+from monolane.cpu._wish import Wish
 from monolane.errors import BackendError, MonolaneError
 from monolane.executor_api import check_key, split_address
 from monolane.model import Weights, digest
@@ -30,8 +30,8 @@ _LOOK = 200  # ms between two looks whether this process is to end
 class RankListener:
     """Serves ranks 0 that join at an address, with one model; ``serve`` until ``close``."""
 
-    def __init__(self, weights: Weights, address: str, key: bytes = b"") -> None:
-        check_key(address, key)
+    def __init__(self, weights: Weights, address: str, key: bytes) -> None:
+        check_key(key)
         host, port = split_address(address)
         self._weights, self._key = weights, key
         self._digest = digest(weights)
@@ -123,59 +123,50 @@ class RankListener:
             return
         try:
             log.info("rank: %s has joined", who)
-            self._decode(channel, session)
-            log.info("rank: %s has left", who)
+            log.info("rank: %s %s", who, self._decode(channel, session) or "has left")
         finally:
             self._leading.release()
 
-    def _decode(self, channel: socket.socket, session: str) -> None:
-        wish = hear(channel)
+    def _decode(self, channel: socket.socket, session: str) -> str:
+        """Return what became of rank 0, a verb; empty if nothing has."""
+        told = hear(channel)
         links: list[socket.socket | None] = []
         try:
             try:
                 with beating(channel):
-                    patience = float(wish["patience"])
-                    self._meet(links, channel, wish, session, patience)
-                    native = self._load(wish)
-            except (MonolaneError, KeyError, TypeError, ValueError) as error:
+                    wish = Wish.read(told, self._weights.config, self._digest)
+                    self._meet(links, channel, wish, session)
+                    native = Native(self._weights, wish.setting, wish.rank)
+                    native.convert()
+            except MonolaneError as error:
                 say(channel, {"error": str(error)})
-                return
+                return f"was refused: {error}"
             for link in links:
                 if link is not None:
                     link.setblocking(True)
             say(channel, {"ready": True})
             numbers = [-1 if link is None else link.fileno() for link in links]
-            native.core.connect(numbers, round(patience * 1e9))
+            native.core.connect(numbers, round(wish.patience * 1e9))
             native.core.follow()
             while native.core.follows(_LOOK) and not self._over.is_set():
                 pass
+            return native.core.fault(0)
         finally:
             for link in links:
                 if link is not None:
                     link.close()
 
-    def _load(self, wish: dict[str, Any]) -> Native:
-        if wish["digest"] != self._digest:
-            raise BackendError(
-                f"its model is another: expected SHA-256 {str(wish['digest'])[:16]}... of config "
-                f"and weights, got {self._digest[:16]}...; give both hosts the same files"
-            )
-        native = Native(self._weights, Setting.of_wish(wish["setting"]), int(wish["rank"]))
-        native.convert()
-        return native
-
     def _meet(
         self,
         links: list[socket.socket | None],
         lead: socket.socket,
-        wish: dict[str, Any],
+        wish: Wish,
         session: str,
-        patience: float,
     ) -> None:
         """Connect to the ranks before this one, and wait for those behind; fills ``links``."""
-        own, addresses = int(wish["rank"]), [str(one) for one in wish["addresses"]]
+        own, patience = wish.rank, wish.patience
         links.append(lead)
-        for rank, address in enumerate(addresses, 1):
+        for rank, address in enumerate(wish.addresses, 1):
             links.append(None)
             if rank == own:
                 continue

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
+from monolane import _env
 from monolane.errors import BackendError, RequestError
 
 _SHORTEST = 16  # bytes of a key
@@ -14,7 +15,7 @@ _SHORTEST = 16  # bytes of a key
 class RankAddresses:
     """The ranks 1.. by address ("host:port"), as seen from rank 0 and from each other.
 
-    key   what proves to each that the other may join; needed beyond loopback
+    key   what proves to each that the other may join
     """
 
     addresses: tuple[str, ...]
@@ -26,11 +27,12 @@ class RankAddresses:
                 f"ranks: expected a different host:port for each rank, got {self.addresses}"
             )
         for address in self.addresses:
-            check_key(address, self.key)
+            split_address(address)
+        check_key(self.key)
 
     @staticmethod
     def parse(text: str, key_file: Path | None = None) -> "RankAddresses":
-        """Read "host:port,host:port" and a key's file; RequestError, or BackendError."""
+        """Read "host:port,host:port" and a key; RequestError, or BackendError. See ``read_key``."""
         return RankAddresses(tuple(map(str.strip, text.split(","))), read_key(key_file))
 
     @property
@@ -58,21 +60,28 @@ def is_loopback(address: str) -> bool:
     return all(ip_address(str(place[4][0]).partition("%")[0]).is_loopback for place in found)
 
 
-def check_key(address: str, key: bytes) -> None:
-    """Raise BackendError where a key is needed and missing, or too short to be safe."""
-    if not key and not is_loopback(address):
+def check_key(key: bytes) -> None:
+    """Raise BackendError where the key is missing, or too short to be safe.
+
+    On this host, too: any user of it can connect to loopback.
+    """
+    if not key:
         raise BackendError(
-            f"{address}: expected a key for ranks beyond this host, got none: write the same "
-            "line to a file on each host, as 'openssl rand -hex 32', and name it with --key-file"
+            f"key: expected one that all ranks share, got none: name a file that holds it with "
+            f"--key-file, or set {_env.RANK_KEY.name}; 'monolane rank' without a key makes one, "
+            "and so does 'openssl rand -hex 32'"
         )
-    if key and len(key) < _SHORTEST:
+    if len(key) < _SHORTEST:
         raise BackendError(f"key: expected at least {_SHORTEST} characters, got {len(key)}")
 
 
 def read_key(path: Path | None) -> bytes:
-    """Return the key in a file, without what surrounds it; empty without a file; BackendError."""
+    """Return the key in a file, without what surrounds it; BackendError.
+
+    Without a file, what MONOLANE_RANK_KEY says; empty if that is not set.
+    """
     if path is None:
-        return b""
+        return _env.RANK_KEY.get().text.strip().encode()
     try:
         key = path.read_bytes().strip()
     except OSError as error:
