@@ -52,7 +52,7 @@ _NEEDED: dict[str, tuple[tuple[str, ...], str, set[str]]] = {
 # random examples, and what takes a second to import. Read from the source of its file and of its
 # fixtures, so that nobody keeps a list.
 _COSTLY = re.compile(
-    r"subprocess|multiprocessing|\bspawn|bench_script|import_module|checkout"
+    r"subprocess|multiprocessing|\bspawn|import_module|checkout"
     r"|ServerProcess|\bstarted?\(|\blaunch|uvicorn|playwright|schemathesis|\bray\b"
     r"|\bemulat|kernel_folder|find_compiler|make_rig|nvrtc"
     r"|Executor\b|\bEngine\(|\bload\(|interpret\(|ReferenceModel|hypothesis"

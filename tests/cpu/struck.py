@@ -1,6 +1,7 @@
 """What is asked of ranks before and after they are struck, and what must come of each fault."""
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ HANGS = 300.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(ABC):
     """What came of a fault."""
 
     fault: str  # kind and stage
@@ -30,9 +31,9 @@ class Outcome:
     served: bool  # the next request had the bits of the first
 
     @property
+    @abstractmethod
     def left(self) -> int:
         """How much was left behind."""
-        raise NotImplementedError
 
 
 Some = TypeVar("Some", bound=Outcome)

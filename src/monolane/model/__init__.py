@@ -6,14 +6,9 @@ nothing of families, config.json or safetensors.
 
 from monolane.model._atomic_folder import check_place, check_replaceable, folder_aside, writing
 from monolane.model._checkpoint import Checkpoint, find_shards, find_weights, write_checkpoint
-from monolane.model._config import (
-    COMMON_FEATURES,
-    Head,
-    LayerConfig,
-    ModelConfig,
-    WeightDtype,
-)
+from monolane.model._config import Head, ModelConfig, WeightDtype
 from monolane.model._draft_heads import Heads, is_heads
+from monolane.model._features import COMMON_FEATURES
 from monolane.model._fields import read_json_object
 from monolane.model._formats import (
     ACTIVATIONS,
@@ -30,6 +25,7 @@ from monolane.model._gguf import GgufFile
 from monolane.model._gguf_model import GgufModel, is_gguf, read_config
 from monolane.model._laneformer_folder import open_laneformer
 from monolane.model._lanes import LaneCut, find_lanes, in_lanes, lane_cut
+from monolane.model._layer_config import LayerConfig
 from monolane.model._mapped_file import MappedFile
 from monolane.model._module import Module
 from monolane.model._quant_config import Quantization

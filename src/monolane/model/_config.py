@@ -11,9 +11,9 @@ from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
 from monolane.errors import BackendError, ConfigError
+from monolane.model._layer_config import LayerConfig, layer_features
 from monolane.model._module import Module
 from monolane.model._quant_config import Quantization
-from monolane.model._reduce import Reduce
 from monolane.model._rotary import Rotary, YarnScaling
 from monolane.ops import (
     MAX_SIZE,
@@ -33,54 +33,14 @@ from monolane.ops import (
 # Deeper than any published decoder; bounds what a hostile config.json can make us allocate.
 MAX_LAYERS = 1024
 
-ModuleName = Literal["attention", "delta", "mlp", "experts"]
 Found = TypeVar("Found", bound=Operation)
 WeightDtype = Literal["bfloat16", "float16", "float32"]
 WEIGHT_DTYPES: tuple[WeightDtype, ...] = ("bfloat16", "float16", "float32")
-
-# Features (see ``ModelConfig.features``) that the reference, the plan's interpreter and the CPU
-# backend all compute. A new one is named by each executor beside these, until all three have it:
-# listing it here before would let one of them ignore it.
-COMMON_FEATURES = (
-    "qkv_bias",
-    "qk_norm",
-    "local_rotary",
-    "layers.rotary",
-    "layers.sizes",
-    "layers.modules",
-    "layers.keys_of",
-    "rotary.amplitude",
-    "norm_offset",
-    "norm_before",
-    "norm_after",
-    "query_scale",
-    "activation",
-    "embedding_scale",
-    "residual_scale",
-    "logit_scale",
-    "logit_cap",
-    "experts",
-    "attention_sinks",
-    "out_bias",
-    "latent",
-    "delta",
-    "attention_gate",
-    "rotary.part",
-)
 
 
 def feature(default: Any) -> Any:
     """Declare a field that asks executors for arithmetic of its own if it has another value."""
     return field(default=default, metadata={"feature": True})
-
-
-def _given(module: str | Operation) -> bool:
-    """Tell whether a layer's module is an operation with its sizes, and no name."""
-    return isinstance(module, Operation)
-
-
-def _module_names(modules: tuple[str | Operation, ...]) -> str:
-    return ", ".join(type(x).__name__ if _given(x) else str(x) for x in modules)
 
 
 class Head(StrEnum):
@@ -92,36 +52,6 @@ class Head(StrEnum):
     MEAN = "mean"  # one head on the mean over lanes of the normed streams
     SUM = "sum"  # one head on the norm of the sum of the lanes' streams
     CONCAT = "concat"  # one head [V, L*D] on the concatenated normed streams
-
-
-@dataclass(frozen=True, slots=True)
-class LayerConfig:
-    """What differs from layer to layer."""
-
-    attention_reduce: Reduce
-    mlp_reduce: Reduce
-    window: int | None = None  # keys visible to a query, itself included; None: all before it
-    rotary: LayerRotary = "main"  # which of the config's rotaries turns queries and keys, if any
-    experts: bool = False  # the MLP is a mixture, of the config's ``experts``
-    delta: bool = False  # in place of attention a gated delta rule, the config's ``delta``
-    # Its modules in their order, where they are not the two that this says: what stands in place of
-    # attention, then the MLP or what stands in its place. The first joins the streams by
-    # ``attention_reduce``, the second by ``mlp_reduce``. A name asks for the config's own sizes;
-    # any other operation is given with its sizes.
-    modules: tuple[ModuleName | Operation, ...] = ()
-    # Sizes of this layer's own; None: the config's.
-    num_heads: int | None = None
-    num_kv_heads: int | None = None
-    head_dim: int | None = None
-    intermediate_size: int | None = None
-    keys_of: int | None = None  # the earlier layer whose keys and values it reads; None: its own
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The layer's own sizes, by the names of the config's."""
-        names = ("num_heads", "num_kv_heads", "head_dim", "intermediate_size")
-        found = ((name, getattr(self, name)) for name in names)
-        return {name: value for name, value in found if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +108,7 @@ class ModelConfig:
         self._check_sizes()
         self._check_own_sizes()
         for i, layer in enumerate(self.layers):
-            self._check_modules(i, layer)
+            layer.check_modules(i, self.num_lanes)
         object.__setattr__(self, "modules", tuple(self._modules(x) for x in self.layers))
         self._check_latent()
         self._check_delta()
@@ -218,9 +148,7 @@ class ModelConfig:
 
     def attention(self, layer: int) -> Attention:
         """Return a layer's attention; of a model whose layers are alike any layer's will do."""
-        found = self.find(layer, Attention)
-        assert found is not None
-        return found
+        return self.operation(layer, Attention)
 
     @property
     def attentions(self) -> dict[int, Attention]:
@@ -239,6 +167,12 @@ class ModelConfig:
         """Return a layer's operation of that kind, if it has one."""
         found = (module.operation for module in self.modules[layer])
         return next((x for x in found if isinstance(x, kind)), None)
+
+    def operation(self, layer: int, kind: type[Found]) -> Found:
+        """Return a layer's operation of that kind, which it must have."""
+        found = self.find(layer, kind)
+        assert found is not None, f"layer {layer} has no {kind.__name__}"
+        return found
 
     def _modules(self, layer: LayerConfig) -> tuple[Module, ...]:
         head_dim = layer.head_dim or self.head_dim
@@ -329,20 +263,7 @@ class ModelConfig:
         found = {x.name: getattr(self, x.name) for x in marked}
         found = {x.name: found[x.name] for x in marked if found[x.name] != x.default}
         # Parts of fields that every executor knows.
-        turned = sorted({layer.rotary for layer in self.layers} - {"main"})
-        if turned:
-            found["layers.rotary"] = ", ".join(turned)
-        own = {f"{name} {value}" for layer in self.layers for name, value in layer.sizes.items()}
-        listed = {_module_names(layer.modules) for layer in self.layers if layer.modules}
-        if listed:
-            found["layers.modules"] = "; ".join(sorted(listed))
-        given = {type(x).__name__ for layer in self.layers for x in layer.modules if _given(x)}
-        for name in sorted(given):
-            found[f"operations.{name}"] = name
-        if any(layer.keys_of is not None for layer in self.layers):
-            found["layers.keys_of"] = True
-        if own:
-            found["layers.sizes"] = ", ".join(sorted(own))
+        found |= layer_features(self.layers)
         rotaries = [x for x in (self.rotary, self.local_rotary) if x is not None]
         if amplitudes := [x.amplitude for x in rotaries if x.amplitude != 1]:
             found["rotary.amplitude"] = amplitudes[0]
@@ -488,7 +409,9 @@ class ModelConfig:
                     f"layer {i}: window: expected None or 1 and more, got {layer.window}"
                 )
 
-            self._check_keys_of(i, layer)
+            if layer.keys_of is not None:
+                earlier = self.find(layer.keys_of, Attention) if 0 <= layer.keys_of < i else None
+                layer.check_keys_of(i, self.find(i, Attention), earlier)
             if layer.rotary == "local" and self.local_rotary is None:
                 raise ConfigError(f"layer {i}: rotary: expected local_rotary with a local layer")
         if self.local_rotary is not None and self.local_rotary.style != self.rotary.style:
@@ -499,50 +422,6 @@ class ModelConfig:
         self._check_turned("main")
         if self.local_rotary is not None:
             self._check_turned("local")
-
-    def _check_keys_of(self, i: int, layer: LayerConfig) -> None:
-        if layer.keys_of is None:
-            return
-        own = self.find(i, Attention)
-        found = self.find(layer.keys_of, Attention) if 0 <= layer.keys_of < i else None
-        if own is None or found is None or found.keys_of is not None:
-            raise ConfigError(
-                f"layer {i}: keys_of: expected an earlier layer with attention and keys of its "
-                f"own, for a layer with attention, got {layer.keys_of}"
-            )
-        if own.latent is not None or own.qk_norm is QkNorm.ALL:
-            raise ConfigError(
-                f"layer {i}: keys_of: expected None where attention is latent, or where queries "
-                f"and keys of all heads are normed as one, got {layer.keys_of}"
-            )
-        for name in ("kv_heads", "head_dim", "window"):
-            if getattr(own, name) != getattr(found, name):
-                raise ConfigError(
-                    f"layer {i}: keys_of: expected a layer of the same {name}, "
-                    f"{getattr(own, name)}, got layer {layer.keys_of} with {getattr(found, name)}"
-                )
-
-    def _check_modules(self, i: int, layer: LayerConfig) -> None:
-        named, known = layer.modules, ("attention", "delta", "mlp", "experts")
-        if not named:
-            return
-        names = [x for x in named if not _given(x)]
-        if len(named) > 2 or len(set(named)) < len(named) or not set(names) <= set(known):
-            raise ConfigError(
-                f"layer {i}: modules: expected one or two of {', '.join(known)}, or of other "
-                f"operations with their sizes, got {named}"
-            )
-        if self.num_lanes > 1 and len(names) < len(named):
-            raise ConfigError(
-                f"layer {i}: modules: expected one lane with {_module_names(named)}, got "
-                f"{self.num_lanes}"
-            )
-        for name in ("delta", "experts"):
-            if getattr(layer, name) != (name in named):
-                raise ConfigError(
-                    f"layer {i}: {name}: expected {name in named}, as its modules are "
-                    f"{_module_names(named)}, got {getattr(layer, name)}"
-                )
 
     def _check_turned(self, which: LayerRotary) -> None:
         found = {x.turned_width for x in self.attentions.values() if x.rotary == which}

@@ -80,9 +80,9 @@ class Builder:
         """Return the access to what a leader lays out, if there is one."""
         return (shared(Buffer.TOKENS),) if self.device.choice is Choice.LEADER else ()
 
-    def output(self, module: Buffer, layer: int) -> Access:
-        """Return the write of a layer's module into its ring."""
-        return own(module, layer, layer % self.slots[module])
+    def output(self, place: int, layer: int) -> Access:
+        """Return the write of a layer's module, by its place there, into its ring."""
+        return own(OUTPUTS[place], layer, layer % self.slots[OUTPUTS[place]])
 
     def update(self, module: Buffer, layer: int) -> Update:
         """Return how the outputs of a layer's module join the residual streams."""

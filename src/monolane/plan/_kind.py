@@ -96,3 +96,12 @@ def check_pairs(plan: Plan, phase: Phase) -> Iterator[str]:
                 "expected gate and up to be shared out alike: each row of up is multiplied by "
                 "gate's"
             )
+
+
+def multiply_read(worker: Worker, phase: Phase) -> None:
+    """Do a module's last phase, in NumPy: multiply what it reads, and offer the products."""
+    (matrix,), (read,), (write,) = phase.matrices, phase.reads, phase.writes
+    for lane, rows in worker.pieces(matrix):
+        x = worker.read(read.buffer, (lane, slice(worker.width), slice(matrix.columns)))
+        y = worker.product(phase.layer, matrix, lane, rows, x)
+        worker.store(write.buffer, (write.slot, lane), rows, y)

@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from monolane.model._config import LayerConfig, ModelConfig
+from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
+from monolane.model._layer_config import LayerConfig
 from monolane.model._rotary import Rotary, YarnScaling
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import GgufSpelling

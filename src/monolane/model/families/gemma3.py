@@ -16,8 +16,9 @@ import ml_dtypes
 import numpy as np
 
 from monolane.errors import ConfigError
-from monolane.model._config import LayerConfig, ModelConfig
+from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
+from monolane.model._layer_config import LayerConfig
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_stretch

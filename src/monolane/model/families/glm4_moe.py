@@ -7,8 +7,9 @@ Norms of each head of queries and keys where ``use_qk_norm`` says so. Layers beh
 from dataclasses import replace
 from typing import Any
 
-from monolane.model._config import LayerConfig, ModelConfig
+from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
+from monolane.model._layer_config import LayerConfig
 from monolane.model.families._family import layer_count
 from monolane.model.families._gguf import AHEAD, GGUF_NAMES, GgufSpelling, turned_part
 from monolane.model.families._rotary import read_rotary

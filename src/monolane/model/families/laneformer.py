@@ -15,8 +15,9 @@ Sizes, lanes, delay, windows, head and rotary base are those of the card of koga
 from typing import Any
 
 from monolane.errors import ConfigError
-from monolane.model._config import Head, LayerConfig, ModelConfig
+from monolane.model._config import Head, ModelConfig
 from monolane.model._fields import Fields
+from monolane.model._layer_config import LayerConfig
 from monolane.model._reduce import NEVER, NOW, Reduce
 from monolane.model.families._family import (
     COMMON,

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from monolane.model._config import LayerConfig, ModelConfig, ModuleName
+from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
+from monolane.model._layer_config import LayerConfig, ModuleName
 from monolane.model._reduce import NOW
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import GgufSpelling

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from monolane.model._config import Head, LayerConfig, ModelConfig
+from monolane.model._config import Head, ModelConfig
 from monolane.model._fields import Fields
+from monolane.model._layer_config import LayerConfig
 from monolane.model._reduce import NOW
 from monolane.model.families._family import (
     COMMON,

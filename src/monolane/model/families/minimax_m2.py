@@ -6,8 +6,9 @@ Of a head's numbers the first ``rotary_dim`` turn, or ``partial_rotary_factor`` 
 from dataclasses import replace
 from typing import Any
 
-from monolane.model._config import LayerConfig, ModelConfig
+from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
+from monolane.model._layer_config import LayerConfig
 from monolane.model._rotary import Rotary
 from monolane.model.families._gguf import GgufSpelling, turned_part
 from monolane.model.families._rotary import read_rotary

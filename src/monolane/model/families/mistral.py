@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from monolane.model._config import LayerConfig
 from monolane.model._fields import Fields
+from monolane.model._layer_config import LayerConfig
 from monolane.model.families.llama import DENSE, LLAMA, read_layers, render_as
 
 DEFAULT_WINDOW = 4096  # of Transformers, where the field is not there; null means none

@@ -8,8 +8,9 @@ Transformers takes for it.
 from dataclasses import replace
 from typing import Any
 
-from monolane.model._config import LayerConfig, ModelConfig
+from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
+from monolane.model._layer_config import LayerConfig
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import read_rotary
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_alike, render_as

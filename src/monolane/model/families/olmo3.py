@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from monolane.errors import ConfigError
-from monolane.model._config import LayerConfig, ModelConfig
+from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
+from monolane.model._layer_config import LayerConfig
 from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_stretch
 from monolane.model.families.llama import read_layers, render_as
 from monolane.model.families.olmo2 import OLMO2

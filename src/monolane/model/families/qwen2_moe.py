@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from monolane.model._config import LayerConfig, ModelConfig
+from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
+from monolane.model._layer_config import LayerConfig
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families.llama import check_switched, read_layers, render_as
 from monolane.model.families.mistral import DEFAULT_WINDOW

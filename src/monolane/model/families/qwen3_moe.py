@@ -7,8 +7,9 @@ A layer is a mixture if ``decoder_sparse_step`` divides its number, counted from
 from dataclasses import replace
 from typing import Any
 
-from monolane.model._config import LayerConfig, ModelConfig
+from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
+from monolane.model._layer_config import LayerConfig
 from monolane.model.families._family import layer_count
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families.llama import read_alike, render_as

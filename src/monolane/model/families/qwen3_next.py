@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from monolane.model._config import LayerConfig, ModelConfig
+from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
+from monolane.model._layer_config import LayerConfig
 from monolane.model._reduce import NOW
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import AHEAD, GGUF_NAMES, GgufSpelling, turned_part

@@ -13,7 +13,6 @@ from monolane.ops._names import Buffer
 from monolane.ops.conv.reference import sums
 from monolane.ops.conv.spec import Conv
 from monolane.plan.parts import (
-    OUTPUTS,
     Builder,
     Floats,
     Kind,
@@ -26,6 +25,7 @@ from monolane.plan.parts import (
     Touches,
     Worker,
     joins_before,
+    multiply_read,
     own,
     says,
     split,
@@ -35,9 +35,9 @@ from monolane.plan.parts import (
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     mixed, heads = own(Buffer.MIXED, layer), own(Buffer.HEADS, layer)
     state = own(Buffer.STATE, layer, layer)
-    parts = split(_conv_of(builder.config, layer).parts, builder.groups.workers_each)
+    parts = split(builder.config.operation(layer, Conv).parts, builder.groups.workers_each)
     before = builder.update_before(layer, place)
-    output = builder.output(OUTPUTS[place], layer)
+    output = builder.output(place, layer)
     return (
         builder.phase(PhaseKind.CONV_IN, layer, Role.CONV_IN, update=before, writes=(mixed,)),
         builder.phase(
@@ -56,24 +56,18 @@ def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
     return (PhaseKind.CONV_IN, PhaseKind.CONV, PhaseKind.CONV_OUT)
 
 
-def _conv_of(config: ModelConfig, layer: int) -> Conv:
-    found = config.find(layer, Conv)
-    assert found is not None
-    return found
-
-
 def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
     return {role: builder.share(role, layer) for role in (Role.CONV_IN, Role.CONV_OUT)}
 
 
 def _units(plan: Plan, layer: int) -> int:
-    return _conv_of(plan.config, layer).parts
+    return plan.config.operation(layer, Conv).parts
 
 
 def _sums(plan: Plan, phase: Phase, width: int, length: int) -> tuple[int, int]:
     """Return the bytes of the last inputs, read and written once, and the products of the sums."""
     del length
-    conv = _conv_of(plan.config, phase.layer)
+    conv = plan.config.operation(phase.layer, Conv)
     kept = (conv.taps - 1) * conv.channels
     return 2 * 4 * kept, width * conv.taps * conv.channels
 
@@ -88,7 +82,7 @@ def _in(worker: Worker, phase: Phase) -> None:
 
 def _conv(worker: Worker, phase: Phase) -> None:
     assert phase.units is not None
-    conv, weights = _conv_of(worker.plan.config, phase.layer), worker.run.layers[phase.layer]
+    conv, weights = worker.plan.config.operation(phase.layer, Conv), worker.run.layers[phase.layer]
     for part in range(*phase.units.of(worker.index)):
         channels = slice(part * conv.each, (part + 1) * conv.each)
         b, c, u = (_mixed(worker, channels, i * conv.channels) for i in range(3))
@@ -105,14 +99,6 @@ def _conv(worker: Worker, phase: Phase) -> None:
 def _mixed(worker: Worker, part: slice, first: int) -> Floats:
     where = slice(first + part.start, first + part.stop)
     return worker.read(Buffer.MIXED, (0, slice(worker.width), where))
-
-
-def _out(worker: Worker, phase: Phase) -> None:
-    (matrix,) = phase.matrices
-    for lane, rows in worker.pieces(matrix):
-        heads = worker.read(Buffer.HEADS, (lane, slice(worker.width)))
-        y = worker.product(phase.layer, matrix, lane, rows, heads)
-        worker.store(phase.writes[0].buffer, (phase.writes[0].slot, lane), rows, y)
 
 
 _PART = Part(
@@ -135,7 +121,7 @@ _PART = Part(
         PhaseKind.CONV_OUT: Kind(
             touches=lambda plan, layer: Touches((Buffer.HEADS,), (says(Conv)(plan, layer),)),
             roles=lambda _, __: (Role.CONV_OUT,),
-            run=_out,
+            run=multiply_read,
         ),
     },
     build=_build,

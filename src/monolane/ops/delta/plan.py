@@ -12,7 +12,6 @@ from monolane.model import Delta, ModelConfig, Role
 from monolane.ops._names import Buffer
 from monolane.ops.delta.reference import convolve, part_gates, step_states
 from monolane.plan.parts import (
-    OUTPUTS,
     Builder,
     Floats,
     Kind,
@@ -25,6 +24,7 @@ from monolane.plan.parts import (
     Touches,
     Worker,
     joins_before,
+    multiply_read,
     own,
     says,
     split,
@@ -35,7 +35,7 @@ _IN = (Role.DELTA_QKV, Role.DELTA_Z, Role.DELTA_GATES)
 
 
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
-    delta = _delta_of(builder.config, layer)
+    delta = builder.config.operation(layer, Delta)
     mixed, heads = own(Buffer.MIXED, layer), own(Buffer.HEADS, layer)
     state = own(Buffer.STATE, layer, layer)
     return (
@@ -58,7 +58,7 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
             layer,
             Role.DELTA_OUT,
             reads=(heads,),
-            writes=(builder.output(OUTPUTS[place], layer),),
+            writes=(builder.output(place, layer),),
         ),
     )
 
@@ -68,25 +68,19 @@ def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
     return (PhaseKind.DELTA_IN, PhaseKind.DELTA, PhaseKind.DELTA_OUT)
 
 
-def _delta_of(config: ModelConfig, layer: int) -> Delta:
-    found = config.find(layer, Delta)
-    assert found is not None
-    return found
-
-
 def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
     ends = {Role.DELTA_OUT: builder.share(Role.DELTA_OUT, layer)}
     return {**builder.share_in_turn(layer, dict.fromkeys(_IN, 1)), **ends}
 
 
 def _units(plan: Plan, layer: int) -> int:
-    return _delta_of(plan.config, layer).key_heads
+    return plan.config.operation(layer, Delta).key_heads
 
 
 def _steps(plan: Plan, phase: Phase, width: int, length: int) -> tuple[int, int]:
     """Return the bytes of the states, read and written once, and the products with them."""
     del length
-    delta = _delta_of(plan.config, phase.layer)
+    delta = plan.config.operation(phase.layer, Delta)
     # Each number of a state is multiplied four times: kept in part, asked, added to, asked again.
     sums = delta.channels * delta.kernel
     return 2 * 4 * delta.numbers, width * (4 * delta.numbers + sums)
@@ -109,7 +103,10 @@ def _key_heads(worker: Worker, phase: Phase) -> Iterator[int]:
 
 
 def _delta(worker: Worker, phase: Phase) -> None:
-    delta, weights = _delta_of(worker.plan.config, phase.layer), worker.run.layers[phase.layer]
+    delta, weights = (
+        worker.plan.config.operation(phase.layer, Delta),
+        worker.run.layers[phase.layer],
+    )
     width, before = worker.width, (delta.kernel - 1) * delta.channels // delta.key_heads
     for head in _key_heads(worker, phase):
         mine = delta.of_one_key_head()
@@ -145,14 +142,6 @@ def _mixed(worker: Worker, part: slice, first: int = 0) -> Floats:
     return worker.read(Buffer.MIXED, (0, slice(worker.width), where))
 
 
-def _out(worker: Worker, phase: Phase) -> None:
-    (matrix,) = phase.matrices
-    for lane, rows in worker.pieces(matrix):
-        heads = worker.read(Buffer.HEADS, (lane, slice(worker.width)))
-        y = worker.product(phase.layer, matrix, lane, rows, heads)
-        worker.store(phase.writes[0].buffer, (phase.writes[0].slot, lane), rows, y)
-
-
 _PART = Part(
     operation=Delta,
     kinds={
@@ -173,7 +162,7 @@ _PART = Part(
         PhaseKind.DELTA_OUT: Kind(
             touches=lambda plan, layer: Touches((Buffer.HEADS,), (says(Delta)(plan, layer),)),
             roles=lambda _, __: (Role.DELTA_OUT,),
-            run=_out,
+            run=multiply_read,
         ),
     },
     build=_build,

@@ -13,7 +13,6 @@ from monolane.model import Experts, ModelConfig, Role
 from monolane.ops._names import Buffer
 from monolane.ops.experts.reference import choose_experts
 from monolane.plan.parts import (
-    OUTPUTS,
     Builder,
     Floats,
     Kind,
@@ -39,9 +38,9 @@ _BIASES = {
 
 
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
-    mixture = _mixture(builder.config, layer)
+    mixture = builder.config.operation(layer, Experts)
     routed, hidden = own(Buffer.ROUTED, layer), own(Buffer.HIDDEN, layer)
-    output = builder.output(OUTPUTS[place], layer)
+    output = builder.output(place, layer)
     between = builder.update_before(layer, place)
     ups, downs = [Role.EXPERT_GATE, Role.EXPERT_UP], [Role.EXPERT_DOWN]
     if mixture.shared:
@@ -58,14 +57,8 @@ def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
     return (PhaseKind.ROUTE, PhaseKind.EXPERT_GATE_UP, PhaseKind.EXPERT_DOWN)
 
 
-def _mixture(config: ModelConfig, layer: int) -> Experts:
-    found = config.find(layer, Experts)
-    assert found is not None
-    return found
-
-
 def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
-    mixture = _mixture(builder.config, layer)
+    mixture = builder.config.operation(layer, Experts)
     router, gate, down = (
         builder.share(role, layer) for role in (Role.ROUTER, Role.EXPERT_GATE, Role.EXPERT_DOWN)
     )
@@ -79,7 +72,7 @@ def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
 
 
 def _has_shared(config: ModelConfig, layer: int) -> bool:
-    return _mixture(config, layer).shared > 0
+    return config.operation(layer, Experts).shared > 0
 
 
 def _up_roles(config: ModelConfig, layer: int) -> tuple[Role, ...]:
@@ -109,7 +102,7 @@ def _route(worker: Worker, phase: Phase) -> None:
 
 def _gate_up(worker: Worker, phase: Phase) -> None:
     config = worker.plan.config
-    experts = _mixture(config, phase.layer)
+    experts = config.operation(phase.layer, Experts)
     logits = worker.read(Buffer.ROUTED, (0, slice(worker.width)))
     correction = worker.run.layers[phase.layer].get(Role.ROUTER_CORRECTION)
     worker.notes["choice"] = choose_experts(logits, experts, correction)
@@ -140,7 +133,7 @@ def _gate_up(worker: Worker, phase: Phase) -> None:
 
 
 def _down(worker: Worker, phase: Phase) -> None:
-    experts, (matrix, *shared) = _mixture(worker.plan.config, phase.layer), phase.matrices
+    experts, (matrix, *shared) = worker.plan.config.operation(phase.layer, Experts), phase.matrices
     for lane, rows in worker.pieces(matrix):
         own_columns = experts.chosen * experts.inner
         columns = slice(own_columns + experts.shared)

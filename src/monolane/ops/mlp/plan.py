@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from monolane.model import Mlp, ModelConfig, Role
 from monolane.ops._names import Buffer
 from monolane.plan.parts import (
-    OUTPUTS,
     Builder,
     Kind,
     Part,
@@ -16,6 +15,7 @@ from monolane.plan.parts import (
     Worker,
     check_pairs,
     joins_before,
+    multiply_read,
     own,
     says,
 )
@@ -23,7 +23,7 @@ from monolane.reference import GATES
 
 
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
-    hidden, output = own(Buffer.HIDDEN, layer), builder.output(OUTPUTS[place], layer)
+    hidden, output = own(Buffer.HIDDEN, layer), builder.output(place, layer)
     return (
         builder.phase(
             PhaseKind.GATE_UP,
@@ -57,15 +57,6 @@ def _gate_up(worker: Worker, phase: Phase) -> None:
         worker.store(Buffer.HIDDEN, (lane,), rows, gates(left, right))
 
 
-def _down(worker: Worker, phase: Phase) -> None:
-    (matrix,) = phase.matrices
-    for lane, rows in worker.pieces(matrix):
-        columns = slice(matrix.columns)
-        hidden = worker.read(Buffer.HIDDEN, (lane, slice(worker.width), columns))
-        y = worker.product(phase.layer, matrix, lane, rows, hidden)
-        worker.store(phase.writes[0].buffer, (phase.writes[0].slot, lane), rows, y)
-
-
 _PART = Part(
     operation=Mlp,
     kinds={
@@ -79,7 +70,7 @@ _PART = Part(
         PhaseKind.DOWN: Kind(
             touches=lambda plan, layer: Touches((Buffer.HIDDEN,), (says(Mlp)(plan, layer),)),
             roles=lambda _, __: (Role.DOWN,),
-            run=_down,
+            run=multiply_read,
         ),
     },
     build=_build,

@@ -6,7 +6,6 @@ Where attention has a gate, what is merged is multiplied by its sigmoids.
 from monolane.model import Attention, ModelConfig, Role
 from monolane.ops._names import Buffer
 from monolane.plan.parts import (
-    OUTPUTS,
     Builder,
     Kind,
     Part,
@@ -26,7 +25,7 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     read = Buffer.ATTENTION if attention.latent is None else Buffer.HEADS
     gate = (Buffer.QUERY_GATE,) if attention.gate else ()
     reads = tuple(own(buffer, layer) for buffer in (read, *gate))
-    writes = (builder.output(OUTPUTS[place], layer),)
+    writes = (builder.output(place, layer),)
     return (builder.phase(PhaseKind.OUT, layer, Role.O, reads=reads, writes=writes),)
 
 

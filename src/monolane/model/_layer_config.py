@@ -1,0 +1,111 @@
+"""What a config says of one layer."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from monolane.errors import ConfigError
+from monolane.model._reduce import Reduce
+from monolane.ops import Attention, LayerRotary, Operation, QkNorm
+
+ModuleName = Literal["attention", "delta", "mlp", "experts"]
+_NAMES: tuple[ModuleName, ...] = get_args(ModuleName)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    """What differs from layer to layer."""
+
+    attention_reduce: Reduce
+    mlp_reduce: Reduce
+    window: int | None = None  # keys visible to a query, itself included; None: all before it
+    rotary: LayerRotary = "main"  # which of the config's rotaries turns queries and keys, if any
+    experts: bool = False  # the MLP is a mixture, of the config's ``experts``
+    delta: bool = False  # in place of attention a gated delta rule, the config's ``delta``
+    # Its modules in their order, where they are not the two that this says: what stands in place of
+    # attention, then the MLP or what stands in its place. The first joins the streams by
+    # ``attention_reduce``, the second by ``mlp_reduce``. A name asks for the config's own sizes;
+    # any other operation is given with its sizes.
+    modules: tuple[ModuleName | Operation, ...] = ()
+    # Sizes of this layer's own; None: the config's.
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    intermediate_size: int | None = None
+    keys_of: int | None = None  # the earlier layer whose keys and values it reads; None: its own
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The layer's own sizes, by the names of the config's."""
+        names = ("num_heads", "num_kv_heads", "head_dim", "intermediate_size")
+        found = ((name, getattr(self, name)) for name in names)
+        return {name: value for name, value in found if value is not None}
+
+    @property
+    def given(self) -> tuple[Operation, ...]:
+        """Its modules that are given with their sizes, and not by name."""
+        return tuple(x for x in self.modules if isinstance(x, Operation))
+
+    @property
+    def module_names(self) -> str:
+        """The names of its modules, where it lists them."""
+        return ", ".join(x if isinstance(x, str) else type(x).__name__ for x in self.modules)
+
+    def check_modules(self, i: int, lanes: int) -> None:
+        """Refuse modules that make no sense; ConfigError names the layer, which is the i-th."""
+        if not self.modules:
+            return
+        names = [x for x in self.modules if isinstance(x, str)]
+        many = len(self.modules) > 2 or len(set(self.modules)) < len(self.modules)
+        if many or not set(names) <= set(_NAMES):
+            raise ConfigError(
+                f"layer {i}: modules: expected one or two of {', '.join(_NAMES)}, or of other "
+                f"operations with their sizes, got {self.modules}"
+            )
+        if lanes > 1 and self.given:
+            raise ConfigError(
+                f"layer {i}: modules: expected one lane with {self.module_names}, got {lanes}"
+            )
+        for name in ("delta", "experts"):
+            if getattr(self, name) != (name in names):
+                raise ConfigError(
+                    f"layer {i}: {name}: expected {name in names}, as its modules are "
+                    f"{self.module_names}, got {getattr(self, name)}"
+                )
+
+    def check_keys_of(self, i: int, own: Attention | None, earlier: Attention | None) -> None:
+        """Refuse keys that are not there, or not this layer's; the layer is the i-th."""
+        if own is None or earlier is None or earlier.keys_of is not None:
+            raise ConfigError(
+                f"layer {i}: keys_of: expected an earlier layer with attention and keys of its "
+                f"own, for a layer with attention, got {self.keys_of}"
+            )
+        if own.latent is not None or own.qk_norm is QkNorm.ALL:
+            raise ConfigError(
+                f"layer {i}: keys_of: expected None where attention is latent, or where queries "
+                f"and keys of all heads are normed as one, got {self.keys_of}"
+            )
+        for name in ("kv_heads", "head_dim", "window"):
+            if getattr(own, name) != getattr(earlier, name):
+                raise ConfigError(
+                    f"layer {i}: keys_of: expected a layer of the same {name}, "
+                    f"{getattr(own, name)}, got layer {self.keys_of} with {getattr(earlier, name)}"
+                )
+
+
+def layer_features(layers: Iterable[LayerConfig]) -> dict[str, str]:
+    """Return what layers ask of executors beyond what all of them compute, and the values."""
+    found: dict[str, set[str]] = {}
+    for layer in layers:
+        if layer.rotary != "main":
+            found.setdefault("layers.rotary", set()).add(layer.rotary)
+        if layer.modules:
+            found.setdefault("layers.modules", set()).add(layer.module_names)
+        for operation in layer.given:
+            name = type(operation).__name__
+            found.setdefault(f"operations.{name}", set()).add(name)
+        if layer.keys_of is not None:
+            found.setdefault("layers.keys_of", set()).add(str(layer.keys_of))
+        for name, value in layer.sizes.items():
+            found.setdefault("layers.sizes", set()).add(f"{name} {value}")
+    return {name: "; ".join(sorted(values)) for name, values in found.items()}
