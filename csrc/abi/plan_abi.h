@@ -23,7 +23,7 @@
 
 namespace monolane {
 
-constexpr int32_t kPlanSchema = 6;
+constexpr int32_t kPlanSchema = 7;
 constexpr int32_t kNoWait = INT32_MIN;
 constexpr int32_t kNever = -1;  // the delay of lanes that never exchange
 // Rows of a pass at most: of one that decodes, of one that only reads prompts, and of a
@@ -33,8 +33,9 @@ constexpr int32_t kPlanPromptWidth = 96;
 constexpr int32_t kPlanMixtureWidth = 256;
 constexpr int32_t kPlanMaxMatrices = 4;
 constexpr int32_t kPlanRotaries = 2;
-constexpr int32_t kPlanBuffers = 16;
-constexpr int32_t kWeightRoles = 53;
+constexpr int32_t kPlanMaxUpdates = 4;
+constexpr int32_t kPlanBuffers = 18;
+constexpr int32_t kWeightRoles = 57;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -81,6 +82,8 @@ enum class PlanBuffer : int32_t {
   kQueryGate = 13,
   kMixed = 14,
   kState = 15,
+  kThirdOutput = 16,
+  kFourthOutput = 17,
 };
 
 enum class WeightRole : int32_t {
@@ -134,10 +137,14 @@ enum class WeightRole : int32_t {
   kConvIn = 46,
   kConvTaps = 47,
   kConvOut = 48,
-  kKvUp = 49,
-  kDeltaIn = 50,
-  kQkv = 51,
-  kGateUp = 52,
+  kThirdNorm = 49,
+  kPostThirdNorm = 50,
+  kFourthNorm = 51,
+  kPostFourthNorm = 52,
+  kKvUp = 53,
+  kDeltaIn = 54,
+  kQkv = 55,
+  kGateUp = 56,
 };
 
 enum class PlanHead : int32_t {
@@ -174,6 +181,9 @@ enum class ExpertScores : int32_t {
   kSoftmax = 0,
   kSigmoid = 1,
 };
+
+// Where a layer's modules put their outputs, in their order.
+constexpr PlanBuffer kPlanOutputs[] = {PlanBuffer::kFirstOutput, PlanBuffer::kSecondOutput, PlanBuffer::kThirdOutput, PlanBuffer::kFourthOutput};
 
 // Whether a layer has one for each expert.
 constexpr bool of_each(WeightRole role) {
@@ -220,6 +230,18 @@ static_assert(sizeof(PlanShare) == 8);
 static_assert(offsetof(PlanShare, begin) == 0);
 static_assert(offsetof(PlanShare, end) == 4);
 
+struct PlanUpdate {
+  int32_t module;      // whose outputs join the streams; -1 in unused entries
+  int32_t delay;       // kNever, 0 (now) or layers
+  int32_t own_slot;    // ring slot of the own lane's outputs
+  int32_t other_slot;  // ring slot of the other lanes' outputs
+};
+static_assert(sizeof(PlanUpdate) == 16);
+static_assert(offsetof(PlanUpdate, module) == 0);
+static_assert(offsetof(PlanUpdate, delay) == 4);
+static_assert(offsetof(PlanUpdate, own_slot) == 8);
+static_assert(offsetof(PlanUpdate, other_slot) == 12);
+
 struct PlanMatrix {
   WeightRole role;  // kNone in unused entries
   int32_t rows;     // of one lane
@@ -233,34 +255,30 @@ static_assert(offsetof(PlanMatrix, columns) == 8);
 static_assert(offsetof(PlanMatrix, share) == 12);
 
 struct PlanPhase {
-  PhaseKind kind;             // what to do
-  int32_t layer;              // -1 outside the layers
-  int32_t module;             // of which it is a phase; -1 outside the layers
-  int32_t wait_group;         // kNoWait, or what all of the own group must have finished
-  int32_t wait_all;           // kNoWait, or what all workers must have finished
-  int32_t units;              // table of shares of work that is not rows; -1: none
-  int32_t update;             // module whose outputs join the streams first; -1: none
-  int32_t update_delay;       // kNever, 0 (now) or layers; kNever if there is no update
-  int32_t update_own_slot;    // ring slot of the own lane's outputs; -1: no update
-  int32_t update_other_slot;  // ring slot of the other lanes' outputs; -1: no update
-  int32_t write_slot;         // ring slot that is written, of kOut, kDown or kExpertDown; else -1
-  int32_t num_matrices;       // used entries of `matrices`
-  PlanMatrix matrices[4];     // used from the front
+  PhaseKind kind;          // what to do
+  int32_t layer;           // -1 outside the layers
+  int32_t module;          // of which it is a phase; -1 outside the layers
+  int32_t wait_group;      // kNoWait, or what all of the own group must have finished
+  int32_t wait_all;        // kNoWait, or what all workers must have finished
+  int32_t units;           // table of shares of work that is not rows; -1: none
+  int32_t write_slot;      // ring slot that is written, of a module's last phase; else -1
+  int32_t num_updates;     // used entries of `updates`
+  PlanUpdate updates[4];   // what joins the streams first, in order
+  int32_t num_matrices;    // used entries of `matrices`
+  PlanMatrix matrices[4];  // used from the front
 };
-static_assert(sizeof(PlanPhase) == 112);
+static_assert(sizeof(PlanPhase) == 164);
 static_assert(offsetof(PlanPhase, kind) == 0);
 static_assert(offsetof(PlanPhase, layer) == 4);
 static_assert(offsetof(PlanPhase, module) == 8);
 static_assert(offsetof(PlanPhase, wait_group) == 12);
 static_assert(offsetof(PlanPhase, wait_all) == 16);
 static_assert(offsetof(PlanPhase, units) == 20);
-static_assert(offsetof(PlanPhase, update) == 24);
-static_assert(offsetof(PlanPhase, update_delay) == 28);
-static_assert(offsetof(PlanPhase, update_own_slot) == 32);
-static_assert(offsetof(PlanPhase, update_other_slot) == 36);
-static_assert(offsetof(PlanPhase, write_slot) == 40);
-static_assert(offsetof(PlanPhase, num_matrices) == 44);
-static_assert(offsetof(PlanPhase, matrices) == 48);
+static_assert(offsetof(PlanPhase, write_slot) == 24);
+static_assert(offsetof(PlanPhase, num_updates) == 28);
+static_assert(offsetof(PlanPhase, updates) == 32);
+static_assert(offsetof(PlanPhase, num_matrices) == 96);
+static_assert(offsetof(PlanPhase, matrices) == 100);
 
 struct PlanState {
   int32_t parts;    // each of one worker; 0: it keeps no state
@@ -434,10 +452,10 @@ struct PlanHeader {
   float logit_scale;            // of logits
   float logit_cap;              // c: logits become c tanh(logit / c); 0: they do not
   PlanRotaryTable rotaries[2];  // by PlanRotary
-  int32_t slots[16];            // of each buffer: rings and caches have several
-  int64_t sizes[16];            // of each buffer: floats of a slot, at most
+  int32_t slots[18];            // of each buffer: rings and caches have several
+  int64_t sizes[18];            // of each buffer: floats of a slot, at most
 };
-static_assert(sizeof(PlanHeader) == 312);
+static_assert(sizeof(PlanHeader) == 336);
 static_assert(offsetof(PlanHeader, schema) == 0);
 static_assert(offsetof(PlanHeader, phases) == 4);
 static_assert(offsetof(PlanHeader, modules) == 8);
@@ -464,6 +482,6 @@ static_assert(offsetof(PlanHeader, logit_scale) == 88);
 static_assert(offsetof(PlanHeader, logit_cap) == 92);
 static_assert(offsetof(PlanHeader, rotaries) == 96);
 static_assert(offsetof(PlanHeader, slots) == 120);
-static_assert(offsetof(PlanHeader, sizes) == 184);
+static_assert(offsetof(PlanHeader, sizes) == 192);
 
 }  // namespace monolane

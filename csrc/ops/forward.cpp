@@ -1,6 +1,7 @@
 #include "ops/forward.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -11,12 +12,11 @@ namespace {
 
 // Those that others own: the leader's tokens, what sequences keep, and what goes from rank to rank.
 bool is_elsewhere(PlanBuffer which) {
+  if (std::ranges::find(kPlanOutputs, which) != std::end(kPlanOutputs)) return true;
   switch (which) {
     case PlanBuffer::kTokens:
     case PlanBuffer::kKeyValue:
     case PlanBuffer::kState:
-    case PlanBuffer::kFirstOutput:
-    case PlanBuffer::kSecondOutput:
     case PlanBuffer::kStream:
     case PlanBuffer::kUnnormed:
     case PlanBuffer::kLogits:

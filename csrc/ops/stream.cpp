@@ -8,12 +8,13 @@
 
 namespace monolane {
 
-void update(Forward& f, Worker& w, const PlanPhase& phase) {
-  if (phase.update < 0) return;
+namespace {
+
+void join(Forward& f, Worker& w, const PlanUpdate& update) {
   const PlanHeader& h = f.plan.header;
   const int64_t hidden = h.hidden;
   const float alone = std::sqrt(static_cast<float>(h.lanes));  // gain of a lane that never reduces
-  const PlanModule& module = f.plan.modules[phase.update];
+  const PlanModule& module = f.plan.modules[update.module];
   const float* scale = nullptr;  // of the norm of what is added
   const float gain = module.scale;
   if (module.post_norm != WeightRole::kNone) {
@@ -24,21 +25,21 @@ void update(Forward& f, Worker& w, const PlanPhase& phase) {
     for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
       float* x = w.x->as<float>() + (lane * f.pass.width + t) * hidden;
       const int64_t own_lane = w.first_lane + lane;
-      const float* own = output(f, module.output, phase.update_own_slot, own_lane) + t * hidden;
-      if (phase.update_delay == kNever && scale == nullptr) {
+      const float* own = output(f, module.output, update.own_slot, own_lane) + t * hidden;
+      if (update.delay == kNever && scale == nullptr) {
         add_scaled_to(x, own, alone * gain, hidden);
         continue;
       }
       float* sum = w.sum->as<float>();
       std::fill_n(sum, hidden, 0.0f);
-      if (phase.update_delay == kNever) {
+      if (update.delay == kNever) {
         add_scaled_to(sum, own, alone, hidden);
       } else {
         for (int64_t j = 0; j < h.lanes; ++j) {
-          if (j == own_lane && phase.update_delay > 0) continue;
-          add_to(sum, output(f, module.output, phase.update_other_slot, j) + t * hidden, hidden);
+          if (j == own_lane && update.delay > 0) continue;
+          add_to(sum, output(f, module.output, update.other_slot, j) + t * hidden, hidden);
         }
-        if (phase.update_delay > 0) add_to(sum, own, hidden);
+        if (update.delay > 0) add_to(sum, own, hidden);
       }
       if (scale != nullptr) {
         const float* lane_scale = h.norm_per_lane ? scale + own_lane * hidden : scale;
@@ -47,6 +48,12 @@ void update(Forward& f, Worker& w, const PlanPhase& phase) {
       gain == 1.0f ? add_to(x, sum, hidden) : add_scaled_to(x, sum, gain, hidden);
     }
   }
+}
+
+}  // namespace
+
+void update(Forward& f, Worker& w, const PlanPhase& phase) {
+  for (int32_t i = 0; i < phase.num_updates; ++i) join(f, w, phase.updates[i]);
 }
 
 void read_stream(Forward& f, Worker& w, const PlanPhase& phase) {

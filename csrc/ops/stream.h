@@ -8,8 +8,8 @@
 
 namespace monolane {
 
-// x_l += reduce(outputs of a module), or its norm; the rule is told in
-// src/monolane/model/_reduce.py.
+// x_l += reduce(outputs of a module), or its norm, of each that joins before the phase; the rule is
+// told in src/monolane/model/_reduce.py.
 void update(Forward& f, Worker& w, const PlanPhase& phase);
 
 // Packs what a phase's module reads: the streams of the group's lanes, normed if it norms them.

@@ -66,10 +66,13 @@ std::vector<char> read_phases(const Plan& plan) {
     const PlanPhase& phase = plan.phases[i];
     if (phase.write_slot < 0) continue;
     const PlanBuffer written = plan.module(phase).output;
-    found[i] = std::any_of(plan.phases.begin(), plan.phases.end(), [&](const PlanPhase& other) {
-      if (other.update < 0 || other.update_delay == kNever) return false;
-      const PlanModule& joins = plan.modules[other.update];
-      return joins.output == written && joins.layer - other.update_delay == phase.layer;
+    const auto reads_it = [&](const PlanUpdate& update) {
+      if (update.delay == kNever) return false;
+      const PlanModule& joins = plan.modules[update.module];
+      return joins.output == written && joins.layer - update.delay == phase.layer;
+    };
+    found[i] = std::ranges::any_of(plan.phases, [&](const PlanPhase& other) {
+      return std::any_of(other.updates, other.updates + other.num_updates, reads_it);
     });
   }
   return found;
@@ -124,18 +127,18 @@ Exchange::Exchange(const Plan& plan, const Seat& seat)
     const size_t place = static_cast<size_t>(which);
     return sizeof(float) * h.slots[place] * h.sizes[place];
   };
-  map({
-      sizeof(Head),
-      counters * sizeof(Progress),
-      counters * kTimeCount * sizeof(std::atomic<int64_t>),
-      bytes_of(PlanBuffer::kFirstOutput),
-      bytes_of(PlanBuffer::kSecondOutput),
-      bytes_of(PlanBuffer::kStream),
-      bytes_of(PlanBuffer::kUnnormed),
-      bytes_of(PlanBuffer::kLogits),
-      sizeof(int64_t) * (phases_ + 1),
-      seat.timed ? sizeof(PhaseTime) * phases_ * plan_workers_ : 0,
-  });
+  std::vector<size_t> bytes(kParts);
+  bytes[kHead] = sizeof(Head);
+  bytes[kProgress] = counters * sizeof(Progress);
+  bytes[kTimes] = counters * kTimeCount * sizeof(std::atomic<int64_t>);
+  for (size_t i = 0; i < std::size(kPlanOutputs); ++i)
+    bytes[kOutputs + i] = bytes_of(kPlanOutputs[i]);
+  bytes[kStream] = bytes_of(PlanBuffer::kStream);
+  bytes[kUnnormed] = bytes_of(PlanBuffer::kUnnormed);
+  bytes[kLogits] = bytes_of(PlanBuffer::kLogits);
+  bytes[kHops] = sizeof(int64_t) * (phases_ + 1);
+  bytes[kPhaseTimes] = seat.timed ? sizeof(PhaseTime) * phases_ * plan_workers_ : 0;
+  map(bytes);
   if (seat.rank > 0 && !seat.apart) return;
   new (&head()) Head;  // before any other rank is told of the segment
   for (size_t i = 0; i < counters; ++i) new (&progress(static_cast<int32_t>(i))) Progress;
@@ -230,7 +233,7 @@ char* Exchange::place_of(int32_t rank, int32_t worker, const Written& one) {
            "one pass");
     return reinterpret_cast<char*>(&inbox_.pass);
   }
-  expect(one.part >= kFirstOutput && one.part <= kLogits, "outputs");
+  expect(one.part >= kOutputs && one.part <= kLogits, "outputs");
   expect(one.rows >= 1 && one.rows <= kPlanMixtureWidth, "as many rows as a pass may have");
   expect((one.offset | one.bytes | one.stride) % sizeof(float) == 0, "floats");
   expect(one.rows == 1 || one.stride >= one.bytes, "rows that do not overlap");
@@ -287,7 +290,7 @@ void Exchange::take_pass(uint32_t count) {
 void Exchange::note(int32_t worker, const void* first, int64_t columns, int64_t rows,
                     int64_t stride, bool to_leader) {
   const char* from = static_cast<const char*>(first);
-  for (int32_t part = kFirstOutput; part <= kLogits; ++part) {
+  for (int32_t part = kOutputs; part <= kLogits; ++part) {
     const char* begin = parts_[part]->as<char>();
     if (from < begin || from >= begin + parts_[part]->bytes()) continue;
     written(worker).push_back({.part = part,

@@ -12,9 +12,11 @@
 // Shape legend: T rows of a pass, L lanes, D hidden, V vocabulary, W workers.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,9 +56,10 @@ class Exchange {
   int32_t workers() const { return workers_each_; }  // of this process
 
   Pass& pass() const { return head().pass; }
-  // Of a layer's first or second module, [slots, L, T, D].
+  // Of a layer's module, [slots, L, T, D].
   float* output(PlanBuffer ring) const {
-    return part(ring == PlanBuffer::kFirstOutput ? kFirstOutput : kSecondOutput);
+    const auto place = std::ranges::find(kPlanOutputs, ring) - std::begin(kPlanOutputs);
+    return part(static_cast<Part>(kOutputs + place));
   }
   float* stream() const { return part(kStream); }      // [L, T, D]
   float* unnormed() const { return part(kUnnormed); }  // [T, (H+K)*h]
@@ -128,9 +131,8 @@ class Exchange {
     kHead,
     kProgress,
     kTimes,
-    kFirstOutput,
-    kSecondOutput,
-    kStream,
+    kOutputs,  // of a layer's first module; those of the others follow
+    kStream = kOutputs + std::size(kPlanOutputs),
     kUnnormed,
     kLogits,
     kHops,

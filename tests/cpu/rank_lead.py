@@ -50,7 +50,7 @@ MAGIC = 0x32524C4D
 HEAD = struct.Struct("<IiII")  # magic, worker, count, parts
 WRITTEN = struct.Struct("<iiIIQii")  # part, rows, bytes, stride, offset, to_leader, unused
 LOST = -1
-HEAD_PART, FIRST_OUTPUT, STREAM, LOGITS = 0, 3, 5, 7  # Exchange::Part
+HEAD_PART, FIRST_OUTPUT, STREAM, LOGITS = 0, 3, 7, 9  # Exchange::Part
 
 
 def chore(kind: int, **values: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Layers of one module, and of two in another order, in the native executor."""
+"""Layers of one module, of two in another order, and of more, in the native executor."""
 
 from typing import Any
 
@@ -15,7 +15,9 @@ from monolane.model import (
     Head,
     Latent,
     LayerConfig,
+    Mlp,
     ModelConfig,
+    ModuleConfig,
     QkNorm,
     Reduce,
     Role,
@@ -95,14 +97,38 @@ SHARED_KEYS = config_of(
 )
 
 
+# Attention and an MLP that read the same, as Cohere 2 has them, before experts that read both.
+BESIDE = config_of(
+    layer("attention", ModuleConfig("mlp", beside=True), "experts", window=20),
+    layer("delta", ModuleConfig("mlp", beside=True), ModuleConfig("experts", beside=True)),
+    layer("attention", "mlp"),
+    layer("delta", "attention", "experts", "mlp"),
+    layer("attention", ModuleConfig("mlp", beside=True)),
+    delta=Delta(key_heads=2, value_heads=4, key=16, value=8, kernel=4),
+    experts=Experts(6, 2, 32, normalised=True, shared=32),
+)
+
+# Modules with other norms than the rest have.
+OWN_NORMS = config_of(
+    layer(
+        "attention",
+        ModuleConfig("mlp", norm_before=False, norm_after=True),
+        ModuleConfig("experts", norm_after=True, beside=True),
+    ),
+    layer(ModuleConfig("mlp", norm_before=False), ModuleConfig("attention", norm_after=True)),
+    experts=Experts(6, 2, 32, normalised=True),
+    residual_scale=0.5,
+)
+
+
 def executor_of(weights: Weights, workers: int, dtype: str) -> CpuExecutor:
     return CpuExecutor(weights, context=600, slots=3, workers=workers, dtype=dtype)
 
 
 @pytest.mark.parametrize(
     "config",
-    [SINGLE, TURNED, BESIDE_LATENT, SHARED_KEYS],
-    ids=["single", "turned round", "beside latent", "shared keys"],
+    [SINGLE, TURNED, BESIDE_LATENT, SHARED_KEYS, BESIDE, OWN_NORMS],
+    ids=["single", "turned round", "beside latent", "shared keys", "beside", "own norms"],
 )
 @pytest.mark.parametrize("workers", [1, 3])
 def test_logits_are_the_reference_s(config: ModelConfig, workers: int) -> None:
@@ -114,7 +140,9 @@ def test_logits_are_the_reference_s(config: ModelConfig, workers: int) -> None:
     assert np.abs(executor.logits(0, IDS) - expected).max() < 1e-3
 
 
-@pytest.mark.parametrize("config", [SINGLE, SHARED_KEYS], ids=["single", "shared keys"])
+@pytest.mark.parametrize(
+    "config", [SINGLE, SHARED_KEYS, BESIDE], ids=["single", "shared keys", "beside"]
+)
 def test_a_sequence_is_kept_and_goes_on(config: ModelConfig) -> None:
     executor = executor_of(weights_of(config), 2, "bfloat16")
     expected = executor.logits(0, IDS)
@@ -130,15 +158,43 @@ def test_phases_follow_the_modules() -> None:
         *(PhaseKind.QKV, PhaseKind.ATTEND, PhaseKind.OUT),
     ]
     head = plan.find(PhaseKind.HEAD)
-    assert head.update is not None
-    assert (head.update.module.name, head.update.layer) == ("FIRST_OUTPUT", 2)
+    assert [(x.module.name, x.layer) for x in head.updates] == [("FIRST_OUTPUT", 2)]
+
+
+def test_what_reads_the_same_joins_the_streams_together() -> None:
+    plan = executor_of(weights_of(BESIDE), 1, "float32").plan
+    joined = {
+        phase.name: [x.module.name.removesuffix("_OUTPUT") for x in phase.updates]
+        for phase in plan.phases
+        if phase.kind in (PhaseKind.GATE_UP, PhaseKind.ROUTE, PhaseKind.QKV, PhaseKind.HEAD)
+    }
+    assert joined == {
+        "QKV 0": [],
+        "GATE_UP 0": [],
+        "ROUTE 0": ["FIRST", "SECOND"],
+        "GATE_UP 1": [],
+        "ROUTE 1": [],
+        "QKV 2": ["FIRST", "SECOND", "THIRD"],
+        "GATE_UP 2": ["FIRST"],
+        "QKV 3": ["FIRST"],
+        "ROUTE 3": ["SECOND"],
+        "GATE_UP 3": ["THIRD"],
+        "QKV 4": ["FOURTH"],
+        "GATE_UP 4": [],
+        "HEAD": ["FIRST", "SECOND"],
+    }
+    # What does not read what attention says does not wait for it either.
+    gate_up = plan.find(PhaseKind.GATE_UP, 4)
+    assert gate_up.reads == ()
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (layer("mlp", "mlp"), "layer 1: modules: expected one or two of attention, delta, mlp"),
-        (layer("mlp", "rnn"), "layer 1: modules: expected one or two of attention, delta, mlp"),
+        (layer("mlp", "mlp"), "layer 1: modules: expected one to 4 of attention, delta, mlp"),
+        (layer("mlp", Mlp(96, "silu")), "layer 1: modules: .* one of each, got mlp, Mlp"),
+        (layer("mlp", "rnn"), "layer 1: modules: expected one to 4 of attention, delta, mlp"),
+        (layer(ModuleConfig("mlp", beside=True)), "a first one that is beside no other, got mlp"),
         (layer("mlp", experts=True), "layer 1: experts: expected False, as its modules are mlp"),
         (
             LayerConfig(NOW, Reduce(1), modules=("attention", "mlp")),
@@ -149,6 +205,12 @@ def test_phases_follow_the_modules() -> None:
 def test_modules_that_make_no_sense_are_refused(wrong: LayerConfig, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config_of(layer("attention"), wrong)
+
+
+def test_several_lanes_have_two_modules_a_layer_that_read_in_turn() -> None:
+    for modules in (("attention", ModuleConfig("mlp", beside=True)), ("attention", "mlp", "delta")):
+        with pytest.raises(ConfigError, match="modules: expected one lane with attention, mlp"):
+            config_of(layer(*modules), num_lanes=2)
 
 
 def test_an_executor_that_knows_two_modules_a_layer_refuses_others() -> None:

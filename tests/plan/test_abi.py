@@ -106,7 +106,7 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         Buffer.LOGITS: (1, 64 * 32000),
     }
     assert header == {
-        "schema": 6,
+        "schema": 7,
         "phases": 78,
         "modules": 30,
         "share_tables": 6,  # K and V are alike, and OUT and DOWN
@@ -146,12 +146,11 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
     assert arrays.modules[2 * 14]["attention"]["window"] == 0  # one of the last five
     gate_up = arrays.phases[4 + 5 * 7]  # of layer 7
     assert (gate_up["kind"], gate_up["module"]) == (PhaseKind.GATE_UP, 2 * 7 + 1)
-    assert gate_up["update"] == 2 * 7
-    assert gate_up["update_delay"] == 2
-    assert (gate_up["update_own_slot"], gate_up["update_other_slot"]) == (7 % 5, 5 % 5)
+    assert gate_up["num_updates"] == 1
+    assert gate_up["updates"].tolist() == [(2 * 7, 2, 7 % 5, 5 % 5), *[(-1, 0, 0, 0)] * 3]
     assert arrays.phases[3 + 5 * 7]["write_slot"] == 7 % 5
     never = arrays.phases[4]
-    assert (never["update"], never["update_delay"]) == (0, -1)
+    assert never["updates"][0].tolist() == (0, -1, 0, 0)
     full = arrays.phases[2 + 5 * 14]
     assert (full["kind"], full["module"], full["write_slot"]) == (PhaseKind.ATTEND, 2 * 14, -1)
 

@@ -50,7 +50,7 @@ def test_a_worker_with_whole_lanes_waits_for_nobody_inside_them() -> None:
     plan = build(named_config("laneformer-2b"), cpu(2), "bfloat16")
     assert waits(plan, Scope.GROUP) == {}
     assert plan.splits == 1
-    assert (plan.attention_slots, plan.mlp_slots) == (5, 5)
+    assert plan.output_slots == (5, 5, 0, 0)
 
 
 def test_one_worker_waits_for_nothing(config: ModelConfig, device_of: DeviceOf) -> None:
@@ -90,7 +90,7 @@ def test_shorter_rings_keep_lanes_closer_together() -> None:
     with pytest.raises(ConfigError, match="ring_slots: expected at least 3, a delay of 2 layers"):
         build(config, cpu(2), "int8", ring_slots=2)
     deep = build(config, cpu(2), "int8", ring_slots=99)
-    assert deep.attention_slots == deep.mlp_slots == 15
+    assert deep.output_slots == (15, 15, 0, 0)
 
 
 def test_shares_of_a_lane_group_are_even() -> None:

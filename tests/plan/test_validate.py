@@ -169,26 +169,24 @@ def test_a_group_wait_where_all_are_needed(plan: Plan) -> None:
 
 def test_a_wrong_slot(plan: Plan) -> None:
     phase = plan.find(PhaseKind.GATE_UP, 3)
-    assert phase.update is not None
-    own, others = phase.reads
-    slot = (others.slot + 1) % plan.attention_slots
+    (update,), (own, others) = phase.updates, phase.reads
+    slot = (others.slot + 1) % plan.output_slots[0]
     reads = (own, replace(others, slot=slot))
-    broken = changed(plan, phase.index, reads=reads, update=replace(phase.update, other_slot=slot))
+    broken = changed(plan, phase.index, reads=reads, updates=(replace(update, other_slot=slot),))
     assert seen(broken, "GATE_UP 3", f"FIRST_OUTPUT[{slot}] of layer 1", "holds layer 2")
     assert seen(changed(plan, phase.index, reads=reads), "its update reads FIRST_OUTPUT[1]")
-    beyond = (own, replace(others, slot=plan.attention_slots))
+    beyond = (own, replace(others, slot=plan.output_slots[0]))
     assert seen(changed(plan, phase.index, reads=beyond), "GATE_UP 3", "there are 5 slots")
 
 
 def test_a_slot_reused_too_early(plan: Plan) -> None:
     """Write layer 3's outputs where layer 1's still wait for their last reader."""
     out, gate_up = plan.find(PhaseKind.OUT, 3), plan.find(PhaseKind.GATE_UP, 3)
-    assert gate_up.update is not None
     write = replace(out.writes[0], slot=1)
     own = replace(gate_up.reads[0], slot=1)
     broken = changed(plan, out.index, writes=(write,))
-    update = replace(gate_up.update, own_slot=1)
-    broken = changed(broken, gate_up.index, reads=(own, gate_up.reads[1]), update=update)
+    updates = (replace(gate_up.updates[0], own_slot=1),)
+    broken = changed(broken, gate_up.index, reads=(own, gate_up.reads[1]), updates=updates)
     assert seen(broken, "GATE_UP 3", "of layer 1, all lanes, but the slot holds layer 3")
 
 
@@ -324,10 +322,10 @@ def test_weights_left_out_or_misshapen(plan: Plan) -> None:
 
 def test_an_update_that_is_not_the_model_s(plan: Plan) -> None:
     phase = plan.find(PhaseKind.GATE_UP, 3)
-    assert phase.update is not None
-    early = replace(phase.update, reduce=Reduce(1))
-    assert seen(changed(plan, phase.index, update=early), "expected to reduce after 2, got after 1")
-    assert seen(changed(plan, phase.index, update=None), "GATE_UP 3: the wrong update")
+    early = replace(phase.updates[0], reduce=Reduce(1))
+    broken = changed(plan, phase.index, updates=(early,))
+    assert seen(broken, "expected to reduce after 2, got after 1")
+    assert seen(changed(plan, phase.index, updates=()), "GATE_UP 3: the wrong updates")
 
 
 def test_phases_out_of_order(plan: Plan) -> None:

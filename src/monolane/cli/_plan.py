@@ -177,7 +177,9 @@ def _record(model: str, made: "Plan", width: int) -> dict[str, Any]:
             "workers": groups.workers_each,
         },
         "splits": made.splits,
-        "ring_slots": {"attention": made.attention_slots, "mlp": made.mlp_slots},
+        "ring_slots": dict(
+            zip(("attention", "mlp", "third", "fourth"), made.output_slots, strict=True)
+        ),
         "phases": phases,
         "total": spell(total) | {"tokens_per_s": width / total.seconds},
     }

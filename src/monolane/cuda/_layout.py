@@ -207,10 +207,8 @@ class Layout:
         ring is long, but not beyond the pass: there every layer has a slot of its own.
         """
         found = []
-        for slots, delays in (
-            (self.plan.attention_slots, [x.attention.delay for x in self.layers]),
-            (self.plan.mlp_slots, [x.mlp.delay for x in self.layers]),
-        ):
+        delays_of = [x.attention.delay for x in self.layers], [x.mlp.delay for x in self.layers]
+        for slots, delays in zip(self.plan.output_slots, delays_of, strict=False):
             first = next((i for i, delay in enumerate(delays) if delay > 0), len(delays))
             regular = len(set(delays[first:])) <= 1 and len(set(delays[:first])) <= 1
             found.append(max(2, slots) if regular else max(2, len(delays)))

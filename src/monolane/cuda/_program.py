@@ -317,7 +317,7 @@ _NORMED = (PhaseKind.QKV, PhaseKind.GATE_UP, PhaseKind.HEAD)
 
 def rules_of(plan: Plan) -> dict[tuple[Buffer, int], Rule]:
     """Return, by module and layer, how outputs join the streams: what the plan's updates say."""
-    updates = {(u.module, u.layer): u for phase in plan.phases if (u := phase.update) is not None}
+    updates = {(u.module, u.layer): u for phase in plan.phases for u in phase.updates}
     delays = {key: u.reduce.delay for key, u in updates.items()}
     read = {(module, layer - d) for (module, layer), d in delays.items() if d is not None}
     return {key: Rule(-1 if d is None else d, key in read) for key, d in delays.items()}

@@ -128,20 +128,18 @@ def _coverage(program: Program) -> Iterator[str]:
                 for words in (Exchange.STREAM, *squares):
                     if (step.name, words) not in awaited:
                         yield f"{step.name}: normalises the stream, but awaits no {words.name}"
-            update = phase.update
-            if update is None:
-                continue
-            maker = makers.get((update.module, update.layer))
-            delay = -1 if update.reduce.delay is None else update.reduce.delay
-            if maker is None or maker.rule is None or maker.rule.delay != delay:
-                yield f"{step.name}: expected a delay of {delay} in the step that updates for it"
-                continue
-            when = When.NOW if delay == 0 else When.LATE
-            if delay >= 0 and when not in awaited.get((maker.name, Exchange.LANES), ()):
-                yield f"{maker.name}: awaits no outputs of the other lanes"
-            source = makers.get((update.module, update.layer - delay))
-            if delay >= 0 and (source is None or source.rule is None or not source.rule.read):
-                yield f"{step.name}: nobody publishes what its update adds"
+            for update in phase.updates:
+                maker = makers.get((update.module, update.layer))
+                delay = -1 if update.reduce.delay is None else update.reduce.delay
+                if maker is None or maker.rule is None or maker.rule.delay != delay:
+                    yield f"{step.name}: expected a delay of {delay} in the step that updates it"
+                    continue
+                when = When.NOW if delay == 0 else When.LATE
+                if delay >= 0 and when not in awaited.get((maker.name, Exchange.LANES), ()):
+                    yield f"{maker.name}: awaits no outputs of the other lanes"
+                source = makers.get((update.module, update.layer - delay))
+                if delay >= 0 and (source is None or source.rule is None or not source.rule.read):
+                    yield f"{step.name}: nobody publishes what its update adds"
 
 
 def _dealt(program: Program) -> Iterator["_Blocks"]:

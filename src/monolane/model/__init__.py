@@ -25,7 +25,7 @@ from monolane.model._gguf import GgufFile
 from monolane.model._gguf_model import GgufModel, is_gguf, read_config
 from monolane.model._laneformer_folder import open_laneformer
 from monolane.model._lanes import LaneCut, find_lanes, in_lanes, lane_cut
-from monolane.model._layer_config import LayerConfig
+from monolane.model._layer_config import LayerConfig, ModuleConfig
 from monolane.model._mapped_file import MappedFile
 from monolane.model._module import Module
 from monolane.model._quant_config import Quantization
@@ -102,6 +102,7 @@ __all__ = [
     "Mlp",
     "ModelConfig",
     "Module",
+    "ModuleConfig",
     "Operation",
     "PairScaling",
     "Part",

@@ -193,21 +193,27 @@ class ModelConfig:
         )
         inner = layer.intermediate_size or self.intermediate_size
         activation, experts = self.activation, self.experts
-        usual = ("delta" if layer.delta else "attention", "experts" if layer.experts else "mlp")
         named: dict[str, Operation | None] = {
             "attention": attention,
             "delta": self.delta,
             "mlp": Mlp(inner=inner, activation=activation),
             "experts": None if experts is None else replace(experts, activation=activation),
         }
-        rules = (layer.attention_reduce, layer.mlp_reduce)
-        listed = layer.modules or usual
-        found = (named[x] if isinstance(x, str) else x for x in listed)
-        return tuple(
-            Module(operation, rule, self.residual_scale)
-            for operation, rule in zip(found, rules, strict=False)
-            if operation is not None
-        )
+        found = []
+        for place, x in enumerate(layer.listed):
+            operation = named[x.operation] if isinstance(x.operation, str) else x.operation
+            if operation is None:
+                continue  # its sizes are asked for below
+            module = Module(
+                operation=operation,
+                reduce=layer.mlp_reduce if place else layer.attention_reduce,
+                scale=self.residual_scale,
+                norm_before=self.norm_before if x.norm_before is None else x.norm_before,
+                norm_after=self.norm_after if x.norm_after is None else x.norm_after,
+                beside=x.beside,
+            )
+            found.append(module)
+        return tuple(found)
 
     @property
     def final_norm_per_lane(self) -> bool:
@@ -221,7 +227,7 @@ class ModelConfig:
         norm = d * (lanes if self.norm_scale_per_lane else 1)
         final_norm = d * (lanes if self.final_norm_per_lane else 1)
         modules = [module for layer in self.modules for module in layer]
-        norms = len(modules) * norm * (self.norm_before + self.norm_after)
+        norms = norm * sum(module.norm_before + module.norm_after for module in modules)
         layers = norms + sum(module.operation.parameters(d) for module in modules)
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
         return self.vocab_size * d + layers + final_norm + head

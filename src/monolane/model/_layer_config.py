@@ -10,6 +10,28 @@ from monolane.ops import Attention, LayerRotary, Operation, QkNorm
 
 ModuleName = Literal["attention", "delta", "mlp", "experts"]
 _NAMES: tuple[ModuleName, ...] = get_args(ModuleName)
+MAX_MODULES = 4  # of a layer, in which each has a ring of outputs
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleConfig:
+    """A module of a layer, where the config does not say how it reads and joins the streams."""
+
+    operation: ModuleName | Operation  # a name asks for the config's own sizes
+    norm_before: bool | None = None  # None: as the config says
+    norm_after: bool | None = None
+    beside: bool = False  # it reads what the module before it reads, without what that one says
+
+    @property
+    def name(self) -> str:
+        """Its operation's."""
+        return self.operation if isinstance(self.operation, str) else type(self.operation).__name__
+
+    def __str__(self) -> str:
+        norms = (("before", self.norm_before), ("after", self.norm_after))
+        said = [f"norm_{where} {there}" for where, there in norms if there is not None]
+        said += ["beside"] if self.beside else []
+        return f"{self.name} ({', '.join(said)})" if said else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +46,9 @@ class LayerConfig:
     delta: bool = False  # in place of attention a gated delta rule, the config's ``delta``
     # Its modules in their order, where they are not the two that this says: what stands in place of
     # attention, then the MLP or what stands in its place. The first joins the streams by
-    # ``attention_reduce``, the second by ``mlp_reduce``. A name asks for the config's own sizes;
+    # ``attention_reduce``, the others by ``mlp_reduce``. A name asks for the config's own sizes;
     # any other operation is given with its sizes.
-    modules: tuple[ModuleName | Operation, ...] = ()
+    modules: tuple[ModuleName | Operation | ModuleConfig, ...] = ()
     # Sizes of this layer's own; None: the config's.
     num_heads: int | None = None
     num_kv_heads: int | None = None
@@ -42,27 +64,41 @@ class LayerConfig:
         return {name: value for name, value in found if value is not None}
 
     @property
+    def listed(self) -> tuple[ModuleConfig, ...]:
+        """Its modules in their order, whether it lists them or not."""
+        first: ModuleName = "delta" if self.delta else "attention"
+        second: ModuleName = "experts" if self.experts else "mlp"
+        listed = self.modules or (first, second)
+        return tuple(x if isinstance(x, ModuleConfig) else ModuleConfig(x) for x in listed)
+
+    @property
     def given(self) -> tuple[Operation, ...]:
         """Its modules that are given with their sizes, and not by name."""
-        return tuple(x for x in self.modules if isinstance(x, Operation))
+        return tuple(x.operation for x in self.listed if isinstance(x.operation, Operation))
 
     @property
     def module_names(self) -> str:
-        """The names of its modules, where it lists them."""
-        return ", ".join(x if isinstance(x, str) else type(x).__name__ for x in self.modules)
+        """The names of its modules, and how they read and join the streams."""
+        return ", ".join(map(str, self.listed))
 
     def check_modules(self, i: int, lanes: int) -> None:
         """Refuse modules that make no sense; ConfigError names the layer, which is the i-th."""
         if not self.modules:
             return
-        names = [x for x in self.modules if isinstance(x, str)]
-        many = len(self.modules) > 2 or len(set(self.modules)) < len(self.modules)
-        if many or not set(names) <= set(_NAMES):
+        listed = self.listed
+        names = [x.operation for x in listed if isinstance(x.operation, str)]
+        several = len({x.name.lower() for x in listed}) < len(listed)
+        if several or len(listed) > MAX_MODULES or not set(names) <= set(_NAMES):
             raise ConfigError(
-                f"layer {i}: modules: expected one or two of {', '.join(_NAMES)}, or of other "
-                f"operations with their sizes, got {self.modules}"
+                f"layer {i}: modules: expected one to {MAX_MODULES} of {', '.join(_NAMES)}, or of "
+                f"other operations with their sizes, one of each, got {self.module_names}"
             )
-        if lanes > 1 and self.given:
+        if listed[0].beside:
+            raise ConfigError(
+                f"layer {i}: modules: expected a first one that is beside no other, got "
+                f"{self.module_names}"
+            )
+        if lanes > 1 and (self.given or len(listed) > 2 or any(x.beside for x in listed)):
             raise ConfigError(
                 f"layer {i}: modules: expected one lane with {self.module_names}, got {lanes}"
             )

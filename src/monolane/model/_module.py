@@ -12,8 +12,11 @@ from monolane.ops import Operation
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """An operation, and the rule by which what it says joins the streams."""
+    """An operation, and the rule by which it reads the streams and what it says joins them."""
 
     operation: Operation
     reduce: Reduce
     scale: float  # of what a stream gains from it, reduced and, where it is normed, normed
+    norm_before: bool  # what it reads is normed
+    norm_after: bool  # what a stream gains from it, reduced, is normed
+    beside: bool = False  # it reads what the module before it reads: both join the streams after it

@@ -16,6 +16,8 @@ from monolane.ops import EXPERT_ROLES, JOINED, Kind, Operation, Role, Shapes
 JOINING_NORMS = (
     (Role.ATTENTION_NORM, Role.POST_ATTENTION_NORM),
     (Role.MLP_NORM, Role.POST_MLP_NORM),
+    (Role.THIRD_NORM, Role.POST_THIRD_NORM),
+    (Role.FOURTH_NORM, Role.POST_FOURTH_NORM),
 )
 
 
@@ -72,9 +74,9 @@ def _layer_shapes(config: ModelConfig, layer: int) -> Shapes:
     norm = (lanes if config.norm_scale_per_lane else 1, d)
     shapes: Shapes = {}
     for module, (before, after) in zip(config.modules[layer], JOINING_NORMS, strict=False):
-        shapes |= {before: norm} if config.norm_before else {}
+        shapes |= {before: norm} if module.norm_before else {}
         shapes |= _module_shapes(module.operation, d, lanes)
-        shapes |= {after: norm} if config.norm_after else {}
+        shapes |= {after: norm} if module.norm_after else {}
     return shapes
 
 

@@ -83,6 +83,11 @@ class Role(StrEnum):
     CONV_IN = "conv_in", Kind.MATRIX  # [1, 3*C, D]
     CONV_TAPS = "conv_taps", Kind.VECTOR  # [1, C, 1, K]
     CONV_OUT = "conv_out", Kind.MATRIX  # [1, D, C]
+    # Of a layer's further modules.
+    THIRD_NORM = "third_norm", Kind.NORM  # as ATTENTION_NORM
+    POST_THIRD_NORM = "post_third_norm", Kind.NORM  # as ATTENTION_NORM
+    FOURTH_NORM = "fourth_norm", Kind.NORM  # as ATTENTION_NORM
+    POST_FOURTH_NORM = "post_fourth_norm", Kind.NORM  # as ATTENTION_NORM
     # In files alone, see JOINED.
     # [1, H*(n + v), R]: of each head the rows of K_UP, not turned, then of V_UP
     KV_UP = "kv_up", Kind.FLOATS
@@ -129,3 +134,5 @@ class Buffer(IntEnum):
     # [N, G, numbers]: states of a key head's value heads, and the last inputs of their channels; a
     # slot is a layer
     STATE = 15
+    THIRD_OUTPUT = 16  # as FIRST_OUTPUT, of a layer's third module
+    FOURTH_OUTPUT = 17  # the same of its fourth

@@ -27,7 +27,7 @@ from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import MIXTURE_WIDTH, PROMPT_WIDTH, Plan
 from monolane.plan._split import Scope, Share
 
-SCHEMA = 6
+SCHEMA = 7
 NO_WAIT = -(1 << 31)
 MAX_MATRICES = 4
 HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
@@ -112,6 +112,16 @@ MODULE = Struct(
     parts=(STATE, *_OPERATIONS.values()),
 )
 
+UPDATE = Struct(
+    "PlanUpdate",
+    (
+        Field("module", "i32", "whose outputs join the streams; -1 in unused entries"),
+        Field("delay", "i32", "kNever, 0 (now) or layers"),
+        Field("own_slot", "i32", "ring slot of the own lane's outputs"),
+        Field("other_slot", "i32", "ring slot of the other lanes' outputs"),
+    ),
+)
+
 MATRIX = Struct(
     "PlanMatrix",
     (
@@ -131,21 +141,17 @@ PHASE = Struct(
         Field("wait_group", "i32", "kNoWait, or what all of the own group must have finished"),
         Field("wait_all", "i32", "kNoWait, or what all workers must have finished"),
         Field("units", "i32", "table of shares of work that is not rows; -1: none"),
-        Field("update", "i32", "module whose outputs join the streams first; -1: none"),
-        Field("update_delay", "i32", "kNever, 0 (now) or layers; kNever if there is no update"),
-        Field("update_own_slot", "i32", "ring slot of the own lane's outputs; -1: no update"),
-        Field("update_other_slot", "i32", "ring slot of the other lanes' outputs; -1: no update"),
-        Field(
-            "write_slot", "i32", "ring slot that is written, of kOut, kDown or kExpertDown; else -1"
-        ),
+        Field("write_slot", "i32", "ring slot that is written, of a module's last phase; else -1"),
+        Field("num_updates", "i32", "used entries of `updates`"),
+        Field("updates", "PlanUpdate", "what joins the streams first, in order", len(OUTPUTS)),
         Field("num_matrices", "i32", "used entries of `matrices`"),
         Field("matrices", "PlanMatrix", "used from the front", length=MAX_MATRICES),
     ),
-    parts=(MATRIX,),
+    parts=(UPDATE, MATRIX),
 )
 
 
-_STRUCTS = (SHARE, MATRIX, PHASE, *MODULE.parts, MODULE, ROTARY, HEADER)
+_STRUCTS = (SHARE, UPDATE, MATRIX, PHASE, *MODULE.parts, MODULE, ROTARY, HEADER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,16 +227,16 @@ def _header(plan: Plan, modules: int, tables: int) -> npt.NDArray[np.void]:
 
 
 def _module(plan: Plan, layer: int, place: int) -> Record:
-    config = plan.config
     before, after = JOINING_NORMS[place]
-    operation = config.modules[layer][place].operation
+    module = plan.config.modules[layer][place]
+    operation = module.operation
     state = operation.state()
     values: Record = {
         "layer": layer,
         "output": OUTPUTS[place],
-        "norm": ROLES.index(before) if config.norm_before else -1,
-        "post_norm": ROLES.index(after) if config.norm_after else -1,
-        "scale": config.modules[layer][place].scale,
+        "norm": ROLES.index(before) if module.norm_before else -1,
+        "post_norm": ROLES.index(after) if module.norm_after else -1,
+        "scale": module.scale,
         "scratch": operation.scratch(plan.room),
         "state": {} if state is None else asdict(state),
     }
@@ -249,7 +255,7 @@ def _fill_phase(
     row: np.void, phase: Phase, index: dict[Share, int], numbers: dict[tuple[int, Buffer], int]
 ) -> None:
     group, everybody = phase.wait(Scope.GROUP), phase.wait(Scope.ALL)
-    update, module = phase.update, phase.module
+    module = phase.module
     ring = next((a.slot for a in phase.writes if a.buffer in OUTPUTS), -1)
     values = {
         "kind": phase.kind,
@@ -258,22 +264,17 @@ def _fill_phase(
         "wait_group": NO_WAIT if group is None else group,
         "wait_all": NO_WAIT if everybody is None else everybody,
         "units": -1 if phase.units is None else index[phase.units],
-        "update": -1,
-        "update_delay": -1,
-        "update_own_slot": -1,
-        "update_other_slot": -1,
         "write_slot": ring,
+        "num_updates": len(phase.updates),
         "num_matrices": len(phase.matrices),
     }
-    if update is not None:
-        delay = update.reduce.delay
-        values |= {
-            "update": numbers[update.layer, update.module],
-            "update_delay": -1 if delay is None else delay,
-            "update_own_slot": update.own_slot,
-            "update_other_slot": update.other_slot,
-        }
     _fill(row, values)
+    row["updates"]["module"] = -1  # unused entries
+    for entry, update in zip(row["updates"], phase.updates, strict=False):
+        delay = update.reduce.delay
+        entry["module"] = numbers[update.layer, update.module]
+        entry["delay"] = -1 if delay is None else delay
+        entry["own_slot"], entry["other_slot"] = update.own_slot, update.other_slot
     row["matrices"]["role"] = row["matrices"]["share"] = -1  # unused entries
     for entry, matrix in zip(row["matrices"], phase.matrices, strict=False):
         entry["role"], entry["share"] = ROLES.index(matrix.role), index[matrix.share]
@@ -332,6 +333,10 @@ def _of_each() -> str:
     )
 
 
+def _outputs() -> str:
+    return ", ".join(f"PlanBuffer::{CPP.member(buffer.name)}" for buffer in OUTPUTS)
+
+
 def c_header() -> str:
     """Return the whole of csrc/abi/plan_abi.h."""
     coded: dict[str, tuple[str, ...]] = {
@@ -358,12 +363,16 @@ def c_header() -> str:
         f"constexpr int32_t kPlanMixtureWidth = {MIXTURE_WIDTH};",
         f"constexpr int32_t kPlanMaxMatrices = {MAX_MATRICES};",
         f"constexpr int32_t kPlanRotaries = {len(ROTARIES)};",
+        f"constexpr int32_t kPlanMaxUpdates = {len(OUTPUTS)};",
         f"constexpr int32_t kPlanBuffers = {len(Buffer)};",
         f"constexpr int32_t kWeightRoles = {len(ROLES)};",
         "// Floats of a cache line: pieces of a worker's scratch begin at multiples.",
         f"constexpr int32_t kPlanScratchStep = {SCRATCH_STEP};",
         "",
         *(declare_enum(name, members, CPP) for name, members in enums),
+        "// Where a layer's modules put their outputs, in their order.",
+        f"constexpr PlanBuffer kPlanOutputs[] = {{{_outputs()}}};",
+        "",
         _of_each(),
         "// X(member, name) for each kind of phase.",
         _for_each(

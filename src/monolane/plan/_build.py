@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from monolane.errors import ConfigError
 from monolane.model import ModelConfig
-from monolane.ops import MAX_WIDTH, Buffer
+from monolane.ops import MAX_WIDTH
 from monolane.plan._builder import Builder
 from monolane.plan._device import DeviceDescription
 from monolane.plan._kinds import FIRST, LAST, parts_of
@@ -64,8 +64,7 @@ def build(
         dtype=builder.format.name,
         max_width=max_width,
         context=length,
-        attention_slots=builder.slots[Buffer.FIRST_OUTPUT],
-        mlp_slots=builder.slots[Buffer.SECOND_OUTPUT],
+        output_slots=tuple(builder.slots.values()),
         keys=builder.keys.name,
         phases=with_waits(numbered, builder.groups),
         formats=tuple((place, row.name) for place, row in builder.formats.items()),

@@ -60,19 +60,19 @@ class Builder:
         layer: int = -1,
         *roles: Role,
         units: Share | None = None,
-        update: Update | None = None,
+        updates: tuple[Update, ...] = (),
         reads: tuple[Access, ...] = (),
         writes: tuple[Access, ...] = (),
     ) -> Phase:
-        """Return a phase, to be numbered later, with the reads of its update before its own."""
+        """Return a phase, to be numbered later, with the reads of its updates before its own."""
         return Phase(
             index=0,
             kind=kind,
             layer=layer,
             matrices=self._matrices(layer, *roles),
             units=units,
-            update=update,
-            reads=(*self._update_reads(update), *reads),
+            updates=updates,
+            reads=(*(x for update in updates for x in self._update_reads(update)), *reads),
             writes=writes,
         )
 
@@ -91,15 +91,21 @@ class Builder:
         other = (layer - (reduce.delay or 0)) % slots
         return Update(module, layer, reduce, layer % slots, other)
 
-    def update_before(self, layer: int, place: int) -> Update | None:
-        """Return how the module before joins the streams, for the one that reads them next."""
-        if place > 0:
-            return self.update(OUTPUTS[place - 1], layer)
-        return self.last_update(layer - 1) if layer > 0 else None
+    def updates_before(self, layer: int, place: int) -> tuple[Update, ...]:
+        """Return how the modules before join the streams, for the one that reads them next."""
+        if place == 0:
+            return self.last_updates(layer - 1) if layer > 0 else ()
+        return () if self.config.modules[layer][place].beside else self._updates(layer, place - 1)
 
-    def last_update(self, layer: int) -> Update:
-        """Return how a layer's last module joins the streams."""
-        return self.update(OUTPUTS[len(self.config.modules[layer]) - 1], layer)
+    def last_updates(self, layer: int) -> tuple[Update, ...]:
+        """Return how a layer's last modules join the streams."""
+        return self._updates(layer, len(self.config.modules[layer]) - 1)
+
+    def _updates(self, layer: int, place: int) -> tuple[Update, ...]:
+        """Return how a module, and those beside which it reads, join the streams."""
+        beside = self.config.modules[layer][place].beside
+        before = self._updates(layer, place - 1) if beside else ()
+        return (*before, self.update(OUTPUTS[place], layer))
 
     def share(self, role: Role, layer: int = -1) -> Share:
         """Share out the rows of a matrix."""
@@ -127,10 +133,8 @@ class Builder:
         return Share(scope, bounds), (first + -(-total // align)) % workers
 
     @staticmethod
-    def _update_reads(update: Update | None) -> tuple[Access, ...]:
+    def _update_reads(update: Update) -> tuple[Access, ...]:
         """Return what an update reads: the own lanes' outputs, and the others' if the rule asks."""
-        if update is None:
-            return ()
         delay, module = update.reduce.delay, update.module
         own = Access(module, update.own_slot, update.layer, Scope.GROUP)
         if delay is None:

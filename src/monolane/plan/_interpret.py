@@ -63,8 +63,8 @@ def _step(worker: Worker) -> None:
     """Have a worker do its next phase."""
     phase = worker.phase
     try:
-        if phase.update is not None:
-            worker.update(phase.update)
+        for update in phase.updates:
+            worker.update(update)
         kinds()[phase.kind].run(worker, phase)
     except PlanError as error:
         raise PlanError(f"worker {worker.index} in {phase.name}: {error}") from None

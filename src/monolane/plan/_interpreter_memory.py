@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.ops import Buffer
-from monolane.plan._phase import OUTPUTS
+from monolane.plan._phase import OUTPUTS, Phase
 from monolane.plan._plan import Plan, PlanError
 
 Floats = npt.NDArray[np.float32]
@@ -29,12 +29,12 @@ class SharedMemory:
         self._versions: dict[tuple[Buffer, str], int] = {}
         self.tokens: list[int] = []  # TOKENS
 
-    def read(self, buffer: Buffer, where: Where, layer: int = -1) -> Floats:
-        """Return a part of a buffer as a layer uses it; PlanError if it is not all written.
+    def read(self, buffer: Buffer, where: Where, phase: Phase | None = None) -> Floats:
+        """Return a part of a buffer as a phase uses it; PlanError if it is not all written.
 
         ``where`` begins with the slot, if the buffer has some.
         """
-        part = self._part(buffer, where, layer)
+        part = self._part(buffer, where, phase)
         if np.isnan(part).any():
             raise PlanError(f"reads {buffer.name} before it is written")
         return part
@@ -46,19 +46,20 @@ class SharedMemory:
         part: Where,
         values: Floats,
         version: int,
-        layer: int = -1,
+        phase: Phase | None = None,
     ) -> None:
         """Write ``values`` into ``part`` of a region, which is poisoned once per version."""
-        array = self._part(buffer, region, layer)
+        array = self._part(buffer, region, phase)
         key = buffer, str(region)
         if buffer not in LASTING and self._versions.get(key) != version:
             array[...] = np.nan
             self._versions[key] = version
         array[part] = values
 
-    def _part(self, buffer: Buffer, where: Where, layer: int) -> Floats:
+    def _part(self, buffer: Buffer, where: Where, phase: Phase | None) -> Floats:
         slot, *rest = where if buffer in SLOTTED else (0, *where)
-        shape = self._plan.shape(buffer, layer)
+        layer, module = (-1, None) if phase is None else (phase.layer, phase.module)
+        shape = self._plan.shape(buffer, layer, module)
         numbers = self._arrays[buffer][slot]
         part: Floats = numbers[: prod(shape)].reshape(shape)[tuple(rest)]
         return part

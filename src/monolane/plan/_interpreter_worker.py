@@ -91,7 +91,8 @@ class Worker:
         """x_l += reduce(...), summing over lanes in ascending order, as all executors do."""
         config, delay = self.plan.config, update.reduce.delay
         count, width = config.num_lanes, slice(self.width)
-        _, role = JOINING_NORMS[OUTPUTS.index(update.module)]
+        place = OUTPUTS.index(update.module)
+        module, (_, role) = config.modules[update.layer][place], JOINING_NORMS[place]
         for i, lane in enumerate(self.lanes):
             if delay == 0:
                 summed = range(count)
@@ -105,18 +106,19 @@ class Worker:
                 if j != lane or delay == 0:
                     others += self.memory.read(update.module, (update.other_slot, j, width))
             gain = gain + others
-            if config.norm_after:
+            if module.norm_after:
                 scale = self.run.layers[update.layer][role]
                 own = scale[lane : lane + 1] if len(scale) > 1 else scale
                 gain = rms_norm(gain[None], own, config.norm_eps)[0]
-            module = config.modules[update.layer][OUTPUTS.index(update.module)]
             self.x[i] += gain * np.float32(module.scale)
 
     def read_stream(self, phase: Phase) -> Floats:
         """Return what a phase's module reads of the own lanes' streams: [own lanes, T, D]."""
-        if phase.module is None or not self.plan.config.norm_before:
+        assert phase.module is not None
+        place = OUTPUTS.index(phase.module)
+        if not self.plan.config.modules[phase.layer][place].norm_before:
             return self.x
-        before, _ = JOINING_NORMS[OUTPUTS.index(phase.module)]
+        before, _ = JOINING_NORMS[place]
         return self.norm(phase.layer, before)
 
     def norm(self, layer: int | None, role: Role) -> Floats:
@@ -181,12 +183,11 @@ class Worker:
 
     def read(self, buffer: Buffer, where: Where) -> Floats:
         """Read a part of a buffer as the phase's layer uses it."""
-        return self.memory.read(buffer, where, self.phase.layer)
+        return self.memory.read(buffer, where, self.phase)
 
     def write(self, buffer: Buffer, region: Where, part: Where, values: Floats) -> None:
         """Write a part of a region of a buffer, as the phase's layer uses it."""
-        layer = self.phase.layer
-        self.memory.write(buffer, region, part, values, self.progress, layer)
+        self.memory.write(buffer, region, part, values, self.progress, self.phase)
 
     def store(self, buffer: Buffer, region: Where, rows: slice, y: Floats) -> None:
         """Write some columns of a region for all tokens."""

@@ -15,6 +15,8 @@ from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Share
 
+Joining = tuple[Buffer, int]  # where a module puts its outputs, and its layer
+
 
 @dataclass(frozen=True, slots=True)
 class Touches:
@@ -36,8 +38,8 @@ class Kind:
     roles: Callable[[ModelConfig, int], tuple[Role, ...]] = lambda _, __: ()
     # How many units a group shares out, where work is not rows.
     units: Callable[[Plan, int], int] | None = None
-    # Whose outputs, of which layer, join the residual streams in the phase of a layer; None: none.
-    update: Callable[[Plan, int], tuple[Buffer, int] | None] = lambda _, __: None
+    # Whose outputs, of which layer, join the residual streams in the phase of a layer.
+    updates: Callable[[Plan, int], tuple[Joining, ...]] = lambda _, __: ()
     # What is wrong with a phase that has the right weights, beyond what holds for every kind.
     faults: Callable[[Plan, Phase], Iterator[str]] = lambda _, __: iter(())
     # Bytes and products besides those of its matrices, of a pass of so many tokens, with which the
@@ -60,17 +62,33 @@ class Part:
     share_out: Callable[[Builder, int], Mapping[Role, Share]] = lambda _, __: {}
 
 
-def joins_before(operation: type) -> Callable[[Plan, int], tuple[Buffer, int] | None]:
+def joined_before(operation: type) -> Callable[[Plan, int], tuple[Joining, ...]]:
     """Return, for the checker, whose outputs join the streams before a layer's operation reads."""
 
-    def found(plan: Plan, layer: int) -> tuple[Buffer, int] | None:
-        modules = plan.config.modules
-        place = next(i for i, x in enumerate(modules[layer]) if isinstance(x.operation, operation))
-        if place > 0:
-            return OUTPUTS[place - 1], layer
-        return (OUTPUTS[len(modules[layer - 1]) - 1], layer - 1) if layer > 0 else None
+    def found(plan: Plan, layer: int) -> tuple[Joining, ...]:
+        own = plan.config.modules[layer]
+        place = next(i for i, x in enumerate(own) if isinstance(x.operation, operation))
+        return joined(plan, layer, place)
 
     return found
+
+
+def joined(plan: Plan, layer: int, place: int) -> tuple[Joining, ...]:
+    """Return, for the checker, whose outputs join the streams before a place of a layer reads.
+
+    They are those since the last place that did not read beside the one before it.
+    """
+    modules = plan.config.modules
+    if place < len(modules[layer]) and modules[layer][place].beside:
+        return ()
+    if place == 0 and layer == 0:
+        return ()
+    if place == 0:
+        return joined(plan, layer - 1, len(modules[layer - 1]))
+    first = place - 1
+    while modules[layer][first].beside:
+        first -= 1
+    return tuple((OUTPUTS[i], layer) for i in range(first, place))
 
 
 def says(operation: type) -> Callable[[Plan, int], Buffer]:

@@ -12,7 +12,7 @@ from monolane.plan._split import Scope, Share
 
 
 class PhaseKind(IntEnum):
-    """What a phase does. "Update" is what its ``update`` says, if it has one."""
+    """What a phase does. "Update" is what its ``updates`` say, if it has any."""
 
     EMBED = 0  # x = embedding of the tokens, in every lane
     QKV = 1  # update, norm, three products, norm of heads, rotary; append to the KV cache
@@ -43,7 +43,12 @@ class PhaseKind(IntEnum):
 
 
 # Where modules put their outputs, in the order in which a layer has them; each is a ring.
-OUTPUTS = (Buffer.FIRST_OUTPUT, Buffer.SECOND_OUTPUT)
+OUTPUTS = (
+    Buffer.FIRST_OUTPUT,
+    Buffer.SECOND_OUTPUT,
+    Buffer.THIRD_OUTPUT,
+    Buffer.FOURTH_OUTPUT,
+)
 # Those whose shape is a layer's.
 OF_LAYERS = frozenset(Buffer) - {Buffer.TOKENS, *OUTPUTS, Buffer.STREAM, Buffer.LOGITS}
 
@@ -123,7 +128,8 @@ class Phase:
     module: Buffer | None = None  # where the module of which it is a phase puts its outputs
     matrices: tuple[Matrix, ...] = ()
     units: Share | None = None  # work that is not rows: attention units, heads, elements to gather
-    update: Update | None = None
+    # In their order; several where modules before read the same as each other.
+    updates: tuple[Update, ...] = ()
     reads: tuple[Access, ...] = ()
     writes: tuple[Access, ...] = ()
     waits: tuple[Wait, ...] = ()

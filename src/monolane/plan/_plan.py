@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from math import prod
 
 from monolane.model import Head, ModelConfig, WeightFormat, find_format
-from monolane.ops import EXPERT_ROLES, MAX_WIDTH, Buffer, Buffers, Role, Room
+from monolane.ops import EXPERT_ROLES, MAX_WIDTH, Buffer, Role, Room
 from monolane.plan._device import DeviceDescription
 from monolane.plan._groups import Groups
-from monolane.plan._phase import OF_LAYERS, Matrix, Phase, PhaseKind
+from monolane.plan._phase import OF_LAYERS, OUTPUTS, Matrix, Phase, PhaseKind
 from monolane.plan._split import Share
 
 # Where a matrix is: its role, and its layer or None outside the layers.
@@ -36,8 +36,7 @@ class Plan:
     dtype: str
     max_width: int  # T at most
     context: int  # tokens that a sequence may hold
-    attention_slots: int  # ring slots of FIRST_OUTPUT
-    mlp_slots: int  # ring slots of SECOND_OUTPUT
+    output_slots: tuple[int, ...]  # ring slots of each of OUTPUTS
     keys: str  # format of cached keys and values
     phases: tuple[Phase, ...]
     formats: tuple[tuple[Place, str], ...] = ()  # of the matrices that are not stored in ``dtype``
@@ -124,38 +123,45 @@ class Plan:
 
     def size(self, buffer: Buffer) -> int:
         """Return the numbers of a slot of a shared buffer, at most: layers may differ."""
-        layers = range(self.config.num_layers) if buffer in OF_LAYERS else (-1,)
-        return max(prod(self.shape(buffer, layer)) for layer in layers)
+        if buffer not in OF_LAYERS:
+            return prod(self.shape(buffer))
+        places = ((i, j) for i, x in enumerate(self.config.modules) for j in range(len(x)))
+        return max(prod(self.shape(buffer, i, OUTPUTS[j])) for i, j in places)
 
     def slots(self, buffer: Buffer) -> int:
         """Return how many there are of a buffer: of rings, and of what a sequence keeps."""
         rings = {
-            Buffer.FIRST_OUTPUT: self.attention_slots,
-            Buffer.SECOND_OUTPUT: self.mlp_slots,
+            **dict(zip(OUTPUTS, self.output_slots, strict=True)),
             Buffer.KEY_VALUE: self.config.num_layers,
             Buffer.STATE: self.config.num_layers,
         }
         return rings.get(buffer, 1)
 
-    def shape(self, buffer: Buffer, layer: int = -1) -> tuple[int, ...]:
-        """Return the shape of a slot of a shared buffer, as a layer uses it.
+    def shape(
+        self, buffer: Buffer, layer: int = -1, module: Buffer | None = None
+    ) -> tuple[int, ...]:
+        """Return the shape of a slot of a shared buffer, as a layer's module uses it.
 
-        Of what a sequence keeps, that of one sequence.
+        Of what a sequence keeps, that of one sequence. A module is said by where it puts its
+        outputs; without it, it is the first that uses the buffer.
         """
         c, lanes, width = self.config, self.config.num_lanes, self.max_width
         common: dict[Buffer, tuple[int, ...]] = {
             Buffer.TOKENS: (width,),
-            Buffer.FIRST_OUTPUT: (lanes, width, c.hidden_size),
-            Buffer.SECOND_OUTPUT: (lanes, width, c.hidden_size),
+            **{
+                ring: (lanes, width, c.hidden_size) if slots else (0,)
+                for ring, slots in zip(OUTPUTS, self.output_slots, strict=True)
+            },
             Buffer.STREAM: (lanes, width, c.hidden_size),
             Buffer.LOGITS: (min(width, MAX_WIDTH), c.vocab_size),
         }
         if buffer in common:
             return common[buffer]
-        found: Buffers = {}
-        for module in c.modules[layer]:
-            found |= module.operation.buffers(self.room)
-        return found.get(buffer, (0,))
+        for place, own in zip(OUTPUTS, c.modules[layer], strict=False):
+            found = own.operation.buffers(self.room) if module in (place, None) else {}
+            if buffer in found:
+                return found[buffer]
+        return (0,)
 
     def find(self, kind: PhaseKind, layer: int = -1) -> Phase:
         """Return the phase of that kind and layer."""

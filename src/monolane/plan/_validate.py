@@ -124,8 +124,8 @@ def _touches(plan: Plan, phase: Phase) -> Iterator[str]:
     """Check that a phase declares what its kind cannot do without."""
     touches = kinds()[phase.kind].touches(plan, phase.layer)
     reads, writes = touches.reads, touches.writes
-    if phase.update is not None:
-        reads += (phase.update.module,) * len(_update_reads(phase.update))
+    for update in phase.updates:
+        reads += (update.module,) * len(_update_reads(update))
     for verb, expected, accesses in (("read", reads, phase.reads), ("write", writes, phase.writes)):
         found = tuple(access.buffer for access in accesses)
         if sorted(found) != sorted(expected):
@@ -143,7 +143,7 @@ def _touches(plan: Plan, phase: Phase) -> Iterator[str]:
 def _lanes(plan: Plan, phase: Phase, access: Access) -> Scope:
     """Return whose part of a buffer a phase touches."""
     if access.buffer in OUTPUTS:
-        update = phase.update
+        update = next((x for x in phase.updates if x.module is access.buffer), None)
         if update is None or update.reduce.delay is None or access in phase.writes:
             return Scope.GROUP
         return Scope.ALL if access.layer == update.layer - update.reduce.delay else Scope.GROUP
@@ -155,8 +155,7 @@ def _slots(plan: Plan, buffer: Buffer) -> int:
     slots = {
         Buffer.KEY_VALUE: plan.config.num_layers,
         Buffer.STATE: plan.config.num_layers,
-        Buffer.FIRST_OUTPUT: plan.attention_slots,
-        Buffer.SECOND_OUTPUT: plan.mlp_slots,
+        **dict(zip(OUTPUTS, plan.output_slots, strict=True)),
     }
     return slots.get(buffer, 1)
 
@@ -164,11 +163,11 @@ def _slots(plan: Plan, buffer: Buffer) -> int:
 def _updates(plan: Plan) -> Iterator[str]:
     """Check that each module's outputs join the residual streams once, in order, by their rule."""
     for phase in plan.phases:
-        update = phase.update
-        found = None if update is None else (update.module, update.layer)
-        if found != kinds()[phase.kind].update(plan, phase.layer):
-            yield f"{phase.name}: the wrong update of the residual streams: {update}"
-        elif update is not None:
+        found = tuple((x.module, x.layer) for x in phase.updates)
+        if found != kinds()[phase.kind].updates(plan, phase.layer):
+            yield f"{phase.name}: the wrong updates of the residual streams: {found}"
+            continue
+        for update in phase.updates:
             rule = plan.config.modules[update.layer][OUTPUTS.index(update.module)].reduce
             if update.reduce != rule:
                 yield f"{phase.name}: expected to reduce {rule}, got {update.reduce}"

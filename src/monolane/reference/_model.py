@@ -61,14 +61,17 @@ class ReferenceModel:
         outputs: tuple[list[Floats], ...] = tuple([] for _ in JOINING_NORMS)
         for i, (modules, layer) in enumerate(zip(config.modules, self._layers, strict=True)):
             layer_pass = LayerPass(config, i, layer, self._experts[i], cache, ids_T)
+            read_LTD = x_LTD
             # A layer's modules in their order, each with the norms and the outputs of its place.
             for module, norms, said in zip(modules, JOINING_NORMS, outputs, strict=False):
-                read = self._norm_if(config.norm_before, x_LTD, layer, norms[0])
+                if not module.beside:
+                    read_LTD = x_LTD
+                read = self._norm_if(module.norm_before, read_LTD, layer, norms[0])
                 computation = find_computation(module.operation)
                 said.append(computation.run(module.operation, layer_pass, read))
                 gain = reduce(module.reduce, said)
-                gain = self._norm_if(config.norm_after, gain, layer, norms[1])
-                x_LTD += gain * np.float32(module.scale)
+                gain = self._norm_if(module.norm_after, gain, layer, norms[1])
+                x_LTD = x_LTD + gain * np.float32(module.scale)
         cache.advance(len(ids_T))
         return x_LTD
 

@@ -24,7 +24,7 @@ from monolane.plan.parts import (
     Share,
     Touches,
     Worker,
-    joins_before,
+    joined_before,
     multiply_read,
     own,
     says,
@@ -36,10 +36,10 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     mixed, heads = own(Buffer.MIXED, layer), own(Buffer.HEADS, layer)
     state = own(Buffer.STATE, layer, layer)
     parts = split(builder.config.operation(layer, Conv).parts, builder.groups.workers_each)
-    before = builder.update_before(layer, place)
+    before = builder.updates_before(layer, place)
     output = builder.output(place, layer)
     return (
-        builder.phase(PhaseKind.CONV_IN, layer, Role.CONV_IN, update=before, writes=(mixed,)),
+        builder.phase(PhaseKind.CONV_IN, layer, Role.CONV_IN, updates=before, writes=(mixed,)),
         builder.phase(
             PhaseKind.CONV,
             layer,
@@ -107,7 +107,7 @@ _PART = Part(
         PhaseKind.CONV_IN: Kind(
             touches=lambda _, __: Touches(writes=(Buffer.MIXED,)),
             roles=lambda _, __: (Role.CONV_IN,),
-            update=joins_before(Conv),
+            updates=joined_before(Conv),
             run=_in,
         ),
         PhaseKind.CONV: Kind(

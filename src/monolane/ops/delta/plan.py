@@ -23,7 +23,7 @@ from monolane.plan.parts import (
     Share,
     Touches,
     Worker,
-    joins_before,
+    joined_before,
     multiply_read,
     own,
     says,
@@ -43,7 +43,7 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
             PhaseKind.DELTA_IN,
             layer,
             *_IN,
-            update=builder.update_before(layer, place),
+            updates=builder.updates_before(layer, place),
             writes=(mixed,),
         ),
         builder.phase(
@@ -148,7 +148,7 @@ _PART = Part(
         PhaseKind.DELTA_IN: Kind(
             touches=lambda _, __: Touches(writes=(Buffer.MIXED,)),
             roles=lambda _, __: _IN,
-            update=joins_before(Delta),
+            updates=joined_before(Delta),
             run=_in,
         ),
         PhaseKind.DELTA: Kind(

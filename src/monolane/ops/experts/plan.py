@@ -24,7 +24,7 @@ from monolane.plan.parts import (
     Touches,
     Worker,
     check_pairs,
-    joins_before,
+    joined_before,
     own,
     says,
 )
@@ -41,12 +41,12 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     mixture = builder.config.operation(layer, Experts)
     routed, hidden = own(Buffer.ROUTED, layer), own(Buffer.HIDDEN, layer)
     output = builder.output(place, layer)
-    between = builder.update_before(layer, place)
+    between = builder.updates_before(layer, place)
     ups, downs = [Role.EXPERT_GATE, Role.EXPERT_UP], [Role.EXPERT_DOWN]
     if mixture.shared:
         ups, downs = [*ups, Role.SHARED_GATE, Role.SHARED_UP], [*downs, Role.SHARED_DOWN]
     return (
-        builder.phase(PhaseKind.ROUTE, layer, Role.ROUTER, update=between, writes=(routed,)),
+        builder.phase(PhaseKind.ROUTE, layer, Role.ROUTER, updates=between, writes=(routed,)),
         builder.phase(PhaseKind.EXPERT_GATE_UP, layer, *ups, reads=(routed,), writes=(hidden,)),
         builder.phase(PhaseKind.EXPERT_DOWN, layer, *downs, reads=(hidden,), writes=(output,)),
     )
@@ -173,7 +173,7 @@ _PART = Part(
         PhaseKind.ROUTE: Kind(
             touches=lambda _, __: Touches(writes=(Buffer.ROUTED,)),
             roles=lambda _, __: (Role.ROUTER,),
-            update=joins_before(Experts),
+            updates=joined_before(Experts),
             run=_route,
         ),
         PhaseKind.EXPERT_GATE_UP: Kind(

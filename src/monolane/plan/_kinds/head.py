@@ -7,18 +7,18 @@ from monolane.ops import Buffer
 from monolane.plan._builder import Builder, own, shared
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker, cut
-from monolane.plan._kind import Kind, Part, Touches
-from monolane.plan._phase import OUTPUTS, Matrix, Phase, PhaseKind
+from monolane.plan._kind import Joining, Kind, Part, Touches, joined
+from monolane.plan._phase import Matrix, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, choose_align, split
 from monolane.reference import cap_logits, rms_norm
 
 
 def _build(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
-    update = builder.last_update(builder.config.num_layers - 1)
+    updates = builder.last_updates(builder.config.num_layers - 1)
     if not builder.shared_head:
         writes = (own(Buffer.LOGITS, layer),)
-        return (builder.phase(PhaseKind.HEAD, layer, Role.HEAD, update=update, writes=writes),)
+        return (builder.phase(PhaseKind.HEAD, layer, Role.HEAD, updates=updates, writes=writes),)
     elements = builder.groups.lanes_each * builder.config.hidden_size
     workers = builder.groups.workers_each
     bounds = split(elements, workers, choose_align(elements, workers))
@@ -27,7 +27,7 @@ def _build(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
             PhaseKind.GATHER,
             layer,
             units=Share(Scope.GROUP, bounds),
-            update=update,
+            updates=updates,
             writes=(own(Buffer.STREAM, layer),),
         ),
         builder.phase(
@@ -46,9 +46,9 @@ def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
     return (PhaseKind.GATHER, PhaseKind.HEAD) if joined else (PhaseKind.HEAD,)
 
 
-def _last(plan: Plan) -> tuple[Buffer, int]:
+def _last(plan: Plan) -> tuple[Joining, ...]:
     *_, modules = plan.config.modules
-    return OUTPUTS[len(modules) - 1], len(plan.config.layers) - 1
+    return joined(plan, len(plan.config.layers) - 1, len(modules))
 
 
 def _elements(plan: Plan, _: int) -> int:
@@ -111,13 +111,13 @@ PART = Part(
         PhaseKind.GATHER: Kind(
             touches=lambda _, __: Touches(writes=(Buffer.STREAM,)),
             units=_elements,
-            update=lambda plan, _: _last(plan),
+            updates=lambda plan, _: _last(plan),
             run=_gather,
         ),
         PhaseKind.HEAD: Kind(
             touches=_touches,
             roles=lambda _, __: (Role.HEAD,),
-            update=lambda plan, _: None if plan.shared_head else _last(plan),
+            updates=lambda plan, _: () if plan.shared_head else _last(plan),
             run=_head,
         ),
     },

@@ -22,7 +22,7 @@ from monolane.plan.parts import (
     Share,
     Touches,
     Worker,
-    joins_before,
+    joined_before,
     own,
     split,
 )
@@ -39,7 +39,7 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
             PhaseKind.LATENT,
             layer,
             *_latent_roles(latent),
-            update=builder.update_before(layer, place),
+            updates=builder.updates_before(layer, place),
             writes=(latents,),
         ),
         builder.phase(
@@ -171,7 +171,7 @@ PART = Part(
         PhaseKind.LATENT: Kind(
             touches=lambda _, __: Touches(writes=(Buffer.LATENTS,)),
             roles=_expected_latents,
-            update=joins_before(Attention),
+            updates=joined_before(Attention),
             run=_latent,
         ),
         PhaseKind.EXPAND: Kind(

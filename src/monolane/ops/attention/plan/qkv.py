@@ -20,7 +20,7 @@ from monolane.plan.parts import (
     Touches,
     Worker,
     cut,
-    joins_before,
+    joined_before,
     own,
     split,
 )
@@ -44,18 +44,18 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     if attention is None:
         return ()
     query, keys = own(Buffer.QUERY, layer), own(Buffer.KEY_VALUE, layer, layer)
-    before = builder.update_before(layer, place)
+    before = builder.updates_before(layer, place)
     if attention.qk_norm is not QkNorm.ALL:
         gate = (own(Buffer.QUERY_GATE, layer),) if attention.gate else ()
         writes = (query, *gate, *((keys,) if attention.keys_of is None else ()))
         roles = _roles(attention)
-        return (builder.phase(PhaseKind.QKV, layer, *roles, update=before, writes=writes),)
+        return (builder.phase(PhaseKind.QKV, layer, *roles, updates=before, writes=writes),)
     unnormed = own(Buffer.UNNORMED, layer)
     writes = (unnormed, keys)
     # Heads are shared out, of Q and then of K; every worker sums the squares of all lanes.
     heads = (attention.heads + attention.kv_heads) // builder.groups.count
     return (
-        builder.phase(PhaseKind.QKV, layer, *_roles(attention), update=before, writes=writes),
+        builder.phase(PhaseKind.QKV, layer, *_roles(attention), updates=before, writes=writes),
         builder.phase(
             PhaseKind.NORM_QK,
             layer,
@@ -232,7 +232,7 @@ PART = Part(
         PhaseKind.QKV: Kind(
             touches=_touches,
             roles=_roles_of,
-            update=joins_before(Attention),
+            updates=joined_before(Attention),
             faults=_check_cuts,
             run=_qkv,
         ),
