@@ -35,7 +35,7 @@ constexpr int32_t kPlanMaxMatrices = 4;
 constexpr int32_t kPlanRotaries = 2;
 constexpr int32_t kPlanMaxUpdates = 4;
 constexpr int32_t kPlanBuffers = 18;
-constexpr int32_t kWeightRoles = 57;
+constexpr int32_t kWeightRoles = 58;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -137,14 +137,15 @@ enum class WeightRole : int32_t {
   kConvIn = 46,
   kConvTaps = 47,
   kConvOut = 48,
-  kThirdNorm = 49,
-  kPostThirdNorm = 50,
-  kFourthNorm = 51,
-  kPostFourthNorm = 52,
-  kKvUp = 53,
-  kDeltaIn = 54,
-  kQkv = 55,
-  kGateUp = 56,
+  kLayerScale = 49,
+  kThirdNorm = 50,
+  kPostThirdNorm = 51,
+  kFourthNorm = 52,
+  kPostFourthNorm = 53,
+  kKvUp = 54,
+  kDeltaIn = 55,
+  kQkv = 56,
+  kGateUp = 57,
 };
 
 enum class PlanHead : int32_t {
@@ -293,19 +294,21 @@ static_assert(offsetof(PlanState, inputs) == 8);
 static_assert(offsetof(PlanState, before) == 12);
 
 struct PlanAttention {
-  int32_t heads;      // H, over all lanes
-  int32_t kv_heads;   // K, over all lanes; 1 where latents are cached
-  int32_t head_dim;   // h, of a cached key and a query that meets it; of latents R + r
-  int32_t splits;     // S: parts into which the keys of a KV head are cut
-  int32_t keys_of;    // the layer whose cached keys and values it reads; -1: its own
-  int32_t window;     // keys visible to a query, itself included; 0: all
-  PlanRotary rotary;  // what turns queries and keys; kNone: nothing
-  int32_t gate;       // 1: of each head Q has rows of the query, then of a gate
-  QkNorm qk_norm;     // what of Q and K is normed, before rotary
-  int32_t at_once;    // tokens whose attention to a chunk of keys is asked for at once
-  float scale;        // of the scores
+  int32_t heads;         // H, over all lanes
+  int32_t kv_heads;      // K, over all lanes; 1 where latents are cached
+  int32_t head_dim;      // h, of a cached key and a query that meets it; of latents R + r
+  int32_t splits;        // S: parts into which the keys of a KV head are cut
+  int32_t keys_of;       // the layer whose cached keys and values it reads; -1: its own
+  int32_t window;        // keys visible to a query, itself included; 0: all
+  PlanRotary rotary;     // what turns queries and keys; kNone: nothing
+  int32_t gate;          // 1: of each head Q has rows of the query, then of a gate
+  QkNorm qk_norm;        // what of Q and K is normed, before rotary
+  int32_t value_norm;    // 1: each head's values are normed, without scales
+  int32_t key_is_value;  // 1: values are the keys, neither normed nor turned
+  int32_t at_once;       // tokens whose attention to a chunk of keys is asked for at once
+  float scale;           // of the scores
 };
-static_assert(sizeof(PlanAttention) == 44);
+static_assert(sizeof(PlanAttention) == 52);
 static_assert(offsetof(PlanAttention, heads) == 0);
 static_assert(offsetof(PlanAttention, kv_heads) == 4);
 static_assert(offsetof(PlanAttention, head_dim) == 8);
@@ -315,8 +318,10 @@ static_assert(offsetof(PlanAttention, window) == 20);
 static_assert(offsetof(PlanAttention, rotary) == 24);
 static_assert(offsetof(PlanAttention, gate) == 28);
 static_assert(offsetof(PlanAttention, qk_norm) == 32);
-static_assert(offsetof(PlanAttention, at_once) == 36);
-static_assert(offsetof(PlanAttention, scale) == 40);
+static_assert(offsetof(PlanAttention, value_norm) == 36);
+static_assert(offsetof(PlanAttention, key_is_value) == 40);
+static_assert(offsetof(PlanAttention, at_once) == 44);
+static_assert(offsetof(PlanAttention, scale) == 48);
 
 struct PlanLatent {
   int32_t rank;        // R: what of a cached key is its value; 0: values are cached
@@ -387,13 +392,14 @@ static_assert(offsetof(PlanMlp, inner) == 0);
 static_assert(offsetof(PlanMlp, activation) == 4);
 
 struct PlanModule {
-  int32_t layer;         // whose module
-  PlanBuffer output;     // where its outputs go, which join the streams
-  WeightRole norm;       // scale of the norm of what it reads; kNone: none
-  WeightRole post_norm;  // scale of that of what a stream gains; kNone: none
-  float scale;           // of what a stream gains from it, behind that norm
-  int32_t scratch;       // floats that a worker needs of its own for its phases
-  PlanState state;       // what a sequence keeps of it in a fixed size
+  int32_t layer;            // whose module
+  PlanBuffer output;        // where its outputs go, which join the streams
+  WeightRole norm;          // scale of the norm of what it reads; kNone: none
+  WeightRole post_norm;     // scale of that of what a stream gains; kNone: none
+  float scale;              // of what a stream gains from it, behind that norm
+  WeightRole stream_scale;  // of the streams behind it; kNone: none
+  int32_t scratch;          // floats that a worker needs of its own for its phases
+  PlanState state;          // what a sequence keeps of it in a fixed size
   PlanAttention attention;
   PlanLatent latent;
   PlanConv conv;
@@ -401,20 +407,21 @@ struct PlanModule {
   PlanExperts experts;
   PlanMlp mlp;
 };
-static_assert(sizeof(PlanModule) == 180);
+static_assert(sizeof(PlanModule) == 192);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
 static_assert(offsetof(PlanModule, post_norm) == 12);
 static_assert(offsetof(PlanModule, scale) == 16);
-static_assert(offsetof(PlanModule, scratch) == 20);
-static_assert(offsetof(PlanModule, state) == 24);
-static_assert(offsetof(PlanModule, attention) == 40);
-static_assert(offsetof(PlanModule, latent) == 84);
-static_assert(offsetof(PlanModule, conv) == 96);
-static_assert(offsetof(PlanModule, delta) == 108);
-static_assert(offsetof(PlanModule, experts) == 128);
-static_assert(offsetof(PlanModule, mlp) == 172);
+static_assert(offsetof(PlanModule, stream_scale) == 20);
+static_assert(offsetof(PlanModule, scratch) == 24);
+static_assert(offsetof(PlanModule, state) == 28);
+static_assert(offsetof(PlanModule, attention) == 44);
+static_assert(offsetof(PlanModule, latent) == 96);
+static_assert(offsetof(PlanModule, conv) == 108);
+static_assert(offsetof(PlanModule, delta) == 120);
+static_assert(offsetof(PlanModule, experts) == 140);
+static_assert(offsetof(PlanModule, mlp) == 184);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first

@@ -33,6 +33,10 @@ static void rms_norm(const float* x, int64_t x_stride, const float* scale, float
   for (int64_t t = 0; t < width; ++t, x += x_stride, out += out_stride) {
     const float mean = sum_of_squares(x, cols) / static_cast<float>(cols);
     const float factor = 1.0f / __builtin_sqrtf(mean + eps);
+    if (scale == nullptr) {
+      for (int64_t k = 0; k < cols; ++k) out[k] = x[k] * factor;
+      continue;
+    }
     for (int64_t k = 0; k < cols; ++k) out[k] = x[k] * factor * scale[k];
   }
 }

@@ -51,6 +51,25 @@ void store_key_or_value(Forward& f, const PlanPhase& phase, bool key, int64_t t,
   }
 }
 
+// Puts rows of all lanes' values, [T, count], into the cache, normed where they are: whole heads
+// then.
+void store_values(Forward& f, Worker& w, const PlanPhase& phase, int64_t first, int64_t count,
+                  const float* y) {
+  const PlanAttention& a = f.module(phase).attention;
+  const int64_t dim = a.head_dim;
+  float* normed = Scratch(w).take(dim);
+  for (int64_t t = 0; t < f.pass.width; ++t, y += count) {
+    if (!a.value_norm) {
+      store_key_or_value(f, phase, false, t, first, y, count);
+      continue;
+    }
+    for (int64_t r = 0; r < count; r += dim) {
+      f.kernels.rms_norm(y + r, dim, nullptr, f.plan.header.norm_eps, dim, 1, normed, dim);
+      store_key_or_value(f, phase, false, t, first + r, normed, dim);
+    }
+  }
+}
+
 }  // namespace
 
 // Codes are made by the worker that has a group: a share must not begin or end amid one.
@@ -129,16 +148,18 @@ void run_qkv(Forward& f, Worker& w, const PlanPhase& phase) {
       });
       continue;
     }
-    const bool key = part.role == WeightRole::kK;
+    const bool key = part.role == WeightRole::kK, both = key && a.key_is_value;
     const float* bias = key ? layer.vector(WeightRole::kKBias) : layer.vector(WeightRole::kVBias);
     multiply(f, w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
       const int64_t owner = w.first_lane + lane;
       add_bias(y, bias, owner * rows + first, count);
-      if (key) norm_heads(y, layer.vector(WeightRole::kKNorm), count);
+      if (!key || both) store_values(f, w, phase, owner * rows + first, count, y);
+      if (!key) return;
+      norm_heads(y, layer.vector(WeightRole::kKNorm), count);
       for (int64_t t = 0; t < width; ++t) {
         float* row = y + t * count;
-        if (key) rotate(f, w, phase, row, t, first, count);
-        store_key_or_value(f, phase, key, t, owner * rows + first, row, count);
+        rotate(f, w, phase, row, t, first, count);
+        store_key_or_value(f, phase, true, t, owner * rows + first, row, count);
       }
     });
   }

@@ -20,6 +20,10 @@ void join(Forward& f, Worker& w, const PlanUpdate& update) {
   if (module.post_norm != WeightRole::kNone) {
     scale = f.weights.of(module.layer).vector(module.post_norm);
   }
+  const float* behind = nullptr;  // what the stream is multiplied by then
+  if (module.stream_scale != WeightRole::kNone) {
+    behind = f.weights.of(module.layer).vector(module.stream_scale);
+  }
   // Token by token, so that what all lanes said of it comes from far once for the group's lanes.
   for (int64_t t = 0; t < f.pass.width; ++t) {
     for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
@@ -28,6 +32,7 @@ void join(Forward& f, Worker& w, const PlanUpdate& update) {
       const float* own = output(f, module.output, update.own_slot, own_lane) + t * hidden;
       if (update.delay == kNever && scale == nullptr) {
         add_scaled_to(x, own, alone * gain, hidden);
+        if (behind != nullptr) scale_by(x, *behind, hidden);
         continue;
       }
       float* sum = w.sum->as<float>();
@@ -46,6 +51,7 @@ void join(Forward& f, Worker& w, const PlanUpdate& update) {
         f.kernels.rms_norm(sum, hidden, lane_scale, h.norm_eps, hidden, 1, sum, hidden);
       }
       gain == 1.0f ? add_to(x, sum, hidden) : add_scaled_to(x, sum, gain, hidden);
+      if (behind != nullptr) scale_by(x, *behind, hidden);
     }
   }
 }

@@ -13,6 +13,8 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
 
     ``whole``: as it did earlier, with kv_b in one tensor, and without what it now says of layers.
     """
+    # Where layers differ, Transformers warns of a size that is said of all of them.
+    config.allow_global_per_layer_attribute_access = True
     rope = config.rope_parameters
     full = rope.get("full_attention", rope)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -81,6 +83,8 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         said["rope.freq_base_swa"] = rope["sliding_attention"]["rope_theta"]
     elif architecture in ("llama", "smollm3"):
         said["rope.dimension_count"] = head_dim
+    if architecture == "gemma4":
+        said |= gemma4_metadata(config)
     if full["rope_type"] in ("linear", "yarn"):
         said["rope.scaling.type"] = full["rope_type"]
         said["rope.scaling.factor"] = full["factor"]
@@ -90,6 +94,36 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
     found = {f"{architecture}.{key}": value for key, value in said.items()}
     ids = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
     return {"general.architecture": architecture, **found, **ids}
+
+
+def gemma4_metadata(config: Any) -> dict[str, Any]:
+    """What the converter says of layers that differ in their heads, keys and MLPs."""
+    windowed = [kind == "sliding_attention" for kind in config.layer_types]
+    wide, local = config.per_layer_config[windowed.index(False)], config.head_dim
+    shared, inner = config.num_kv_shared_layers, config.intermediate_size
+    first = config.num_hidden_layers - shared
+    said: dict[str, Any] = {
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": windowed,
+        "attention.shared_kv_layers": shared,
+        "attention.key_length": wide.head_dim,
+        "attention.value_length": wide.head_dim,
+        "attention.key_length_swa": local,
+        "attention.value_length_swa": local,
+        "rope.dimension_count": wide.head_dim,
+        "rope.dimension_count_swa": local,
+        "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
+        "embedding_length_per_layer_input": 0,
+    }
+    if config.final_logit_softcapping:
+        said["final_logit_softcapping"] = config.final_logit_softcapping
+    if config.use_double_wide_mlp:
+        layers = range(config.num_hidden_layers)
+        said["feed_forward_length"] = [inner * (1 if i < first else 2) for i in layers]
+    if wide.num_key_value_heads != config.num_key_value_heads:
+        heads = config.num_key_value_heads, wide.num_key_value_heads
+        said["attention.head_count_kv"] = [heads[0] if x else heads[1] for x in windowed]
+    return said
 
 
 def latent_metadata(config: Any, whole: bool) -> dict[str, Any]:
@@ -197,6 +231,7 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
             continue
         name = name.replace("e_score_correction_bias", "e_score_correction.bias")
         name = name.replace(".expert_bias", ".expert_bias.bias")
+        name += ".weight" * name.endswith("layer_scalar")
         if ".conv.conv." in name:
             array = array.squeeze(1)
         parts = (".mlp.gate.weight", ".mlp.experts.", ".feed_forward.experts.", "forward.gate.")
@@ -207,6 +242,11 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
         assert stored is not None, name
         stored += ".weight" * name.endswith("sinks")
         found[stored] = array
+    if architecture == "gemma4":
+        pairs = config.rope_parameters["full_attention"]["partial_rotary_factor"]
+        half = config.per_layer_config[config.layer_types.index("full_attention")].head_dim // 2
+        turning = np.arange(half) < int(half * pairs)
+        found["rope_freqs.weight"] = np.where(turning, 1.0, 1e30).astype(np.float32)
     if config.rope_parameters.get("rope_type") == "llama3":
         found["rope_freqs.weight"] = divisors(model)
     return found

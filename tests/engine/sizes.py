@@ -74,3 +74,15 @@ DELTA: dict[str, Any] = {
 }
 EVEN = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}  # for codes
 SHARP = {"mscale": 1.0, "mscale_all_dim": 0.5}
+GEMMA4: dict[str, Any] = {
+    "head_dim": 12,
+    "global_head_dim": 16,
+    "num_global_key_value_heads": 2,
+    "hidden_size_per_layer_input": 0,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5}
+        | {"rope_theta": 100.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+    },
+}

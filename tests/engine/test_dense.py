@@ -15,7 +15,20 @@ from monolane import Engine, SamplingParams
 from monolane.errors import ConfigError
 from monolane.model import Quantization, quantize_folder, read_config, render_config
 
-from .sizes import CONVS, DELTA, EVEN, GLM_MOE, LLAMA3, MIXTURE, MLA, ODD, SHARED, SHARP, YARN
+from .sizes import (
+    CONVS,
+    DELTA,
+    EVEN,
+    GEMMA4,
+    GLM_MOE,
+    LLAMA3,
+    MIXTURE,
+    MLA,
+    ODD,
+    SHARED,
+    SHARP,
+    YARN,
+)
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -207,6 +220,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "Gemma 4": ("Gemma4", ODD | GEMMA4 | {"attention_k_eq_v": True, "sliding_window": 9}),
 }
 
 
@@ -238,7 +252,7 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
         "eos_token_id": 2,
         "pad_token_id": None,
     }
-    kinds = {"Gemma3": "Gemma3Text"}
+    kinds = {"Gemma3": "Gemma3Text", "Gemma4": "Gemma4Text"}
     config = getattr(transformers, f"{kinds.get(kind, kind)}Config")(**fields | changes)
     config._experts_implementation = "eager"  # others want sizes that are multiples
     model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
@@ -250,7 +264,7 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
                 parameter *= 4
         for name, correction in model.named_buffers():
             # It decides about as often as scores do.
-            if name.endswith(("e_score_correction_bias", "expert_bias")):
+            if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
                 correction += 0.3 * torch.randn_like(correction)
     model.save_pretrained(folder)
     return model

@@ -15,7 +15,7 @@ from monolane.model import Blocks, GgufModel, PairScaling, Role, Weights
 from monolane.model._gguf_types import GGML_TYPES
 
 from .converted import metadata, tensors
-from .sizes import CONVS, DELTA, GLM_MOE, LLAMA3, MIXTURE, MLA, YARN
+from .sizes import CONVS, DELTA, GEMMA4, GLM_MOE, LLAMA3, MIXTURE, MLA, YARN
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -137,6 +137,11 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 9, "num_hidden_layers": 7}
         | GEMMA,
     ),
+    "Gemma 4": (
+        "Gemma4Text",
+        "gemma4",
+        GEMMA4 | {"attention_k_eq_v": True, "sliding_window": 9, "tie_word_embeddings": True},
+    ),
 }
 
 
@@ -169,7 +174,7 @@ def random_model(kind: str, **changes: Any) -> Any:
             if "norm" in name or name.endswith("bias"):
                 parameter += 0.3 * torch.randn_like(parameter)
         for name, buffer in model.named_buffers():
-            if name.endswith(("e_score_correction_bias", "expert_bias")):
+            if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
                 buffer += 0.3 * torch.randn_like(buffer)
     return model
 

@@ -31,7 +31,9 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 
 def spelled(kind: str, **fields: Any) -> dict[str, Any]:
     """Return a config.json of a family: ``SIZES`` and ``fields``, where the family has them."""
-    if kind == "gemma3":
+    if kind.startswith("gemma4"):  # whose default is embeddings of each layer
+        fields = {"hidden_size_per_layer_input": 0} | fields
+    if kind in ("gemma3", "gemma4"):
         return {"model_type": kind, "text_config": SIZES | fields}
     if kind == "deepseek_v2":  # which has no default for it
         fields = {"num_experts_per_tok": 6} | fields

@@ -87,12 +87,14 @@ class ModelConfig:
     latent: Latent | None = feature(None)  # what keys and values are made of, in place of K and V
     delta: Delta | None = feature(None)  # of the layers that have it in place of attention
     query_scale: float | None = feature(None)  # of the scores; None: 1 / sqrt(head_dim)
+    value_norm: bool = feature(False)  # each head's values are normed, without scales
     # Of the gate; "gelu_tanh": by GELU's tanh formula. "clamped_swiglu" is of gate and up both:
     # g * sigmoid(1.702 g) * (u + 1), g at most 7 and u from -7 to 7 (GPT-OSS).
     activation: Activation = feature("silu")
     experts: Experts | None = feature(None)  # of the layers that are mixtures of experts
     embedding_scale: float = feature(1.0)  # of embedded tokens; a tied head reads rows unscaled
     residual_scale: float = feature(1.0)  # of what a stream gains from a module
+    layer_scales: bool = feature(False)  # behind each layer the streams have a scale of its own
     logit_scale: float = feature(1.0)
     logit_cap: float | None = feature(None)  # c: logits, scaled, become c tanh(logit / c)
     tie_embeddings: bool = False  # the head's rows are the embedding's
@@ -190,6 +192,8 @@ class ModelConfig:
             scale=1 / math.sqrt(head_dim) if self.query_scale is None else self.query_scale,
             latent=self.latent,
             keys_of=layer.keys_of,
+            value_norm=self.value_norm,
+            key_is_value=layer.key_is_value,
         )
         inner = layer.intermediate_size or self.intermediate_size
         activation, experts = self.activation, self.experts
@@ -211,6 +215,7 @@ class ModelConfig:
                 norm_before=self.norm_before if x.norm_before is None else x.norm_before,
                 norm_after=self.norm_after if x.norm_after is None else x.norm_after,
                 beside=x.beside,
+                stream_scale=self.layer_scales and place == len(layer.listed) - 1,
             )
             found.append(module)
         return tuple(found)
@@ -228,6 +233,7 @@ class ModelConfig:
         final_norm = d * (lanes if self.final_norm_per_lane else 1)
         modules = [module for layer in self.modules for module in layer]
         norms = norm * sum(module.norm_before + module.norm_after for module in modules)
+        norms += self.num_layers if self.layer_scales else 0
         layers = norms + sum(module.operation.parameters(d) for module in modules)
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
         return self.vocab_size * d + layers + final_norm + head
@@ -305,6 +311,11 @@ class ModelConfig:
             raise ConfigError(
                 "attention_gate: expected false with qkv_bias, or with a norm over all heads: no "
                 "family has both"
+            )
+        if self.value_norm and (self.qk_norm is QkNorm.ALL or self.latent is not None):
+            raise ConfigError(
+                "value_norm: expected false with a norm over all heads, or where attention is "
+                "latent: no family has both"
             )
         if not (self.norm_before or self.norm_after):
             raise ConfigError(

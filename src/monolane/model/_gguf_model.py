@@ -28,6 +28,7 @@ _NO_MODEL = {
     "imatrix": "statistics for quantising; pass the file of the model",
 }
 # dtype of what is not quantised, where all matrices are; also of keys and values.
+_KEYS, _VALUES = (GGUF_NAMES[role].removeprefix("blk.{i}") for role in (Role.K, Role.V))
 _DEFAULT_DTYPE = "bfloat16"
 _PAIRS = 1 << 16  # of a head's numbers that turn, at most
 
@@ -82,6 +83,10 @@ class GgufModel(Mapping[str, "Array | Blocks"]):
             "attention_bias": GGUF_NAMES[Role.O_BIAS].format(i=0) in self,
             "query_norm": GGUF_NAMES[Role.Q_NORM].format(i=0) in self,
             "query_bias": GGUF_NAMES[Role.Q_BIAS].format(i=0) in self,
+            "keys_are_values": any(
+                name.endswith(_KEYS) and name.removesuffix(_KEYS) + _VALUES not in self
+                for name in self
+            ),
             "dtype": self._dtype(),
         }
         if (rows := self.embedding_rows) is not None:

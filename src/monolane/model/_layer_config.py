@@ -55,6 +55,7 @@ class LayerConfig:
     head_dim: int | None = None
     intermediate_size: int | None = None
     keys_of: int | None = None  # the earlier layer whose keys and values it reads; None: its own
+    key_is_value: bool = False  # its values are what keys are before they are normed and turned
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -111,7 +112,7 @@ class LayerConfig:
 
     def check_keys_of(self, i: int, own: Attention | None, earlier: Attention | None) -> None:
         """Refuse keys that are not there, or not this layer's; the layer is the i-th."""
-        if own is None or earlier is None or earlier.keys_of is not None:
+        if own is None or earlier is None or earlier.keys_of is not None or self.key_is_value:
             raise ConfigError(
                 f"layer {i}: keys_of: expected an earlier layer with attention and keys of its "
                 f"own, for a layer with attention, got {self.keys_of}"
@@ -140,6 +141,8 @@ def layer_features(layers: Iterable[LayerConfig]) -> dict[str, str]:
         for operation in layer.given:
             name = type(operation).__name__
             found.setdefault(f"operations.{name}", set()).add(name)
+        if layer.key_is_value:
+            found.setdefault("layers.key_is_value", set()).add("true")
         if layer.keys_of is not None:
             found.setdefault("layers.keys_of", set()).add(str(layer.keys_of))
         for name, value in layer.sizes.items():

@@ -19,4 +19,5 @@ class Module:
     scale: float  # of what a stream gains from it, reduced and, where it is normed, normed
     norm_before: bool  # what it reads is normed
     norm_after: bool  # what a stream gains from it, reduced, is normed
+    stream_scale: bool = False  # behind it the streams are multiplied by the layer's LAYER_SCALE
     beside: bool = False  # it reads what the module before it reads: both join the streams after it

@@ -117,6 +117,23 @@ class YarnScaling(RotaryScaling):
 
 
 @dataclass(frozen=True, slots=True)
+class ProportionalScaling(RotaryScaling):
+    """The first ``part`` of the pairs turn, as they do where all turn; the others stand still.
+
+    Not as ``Rotary.part``: a pair is that of the whole head. All are stretched by ``factor``.
+    """
+
+    part: float
+    factor: float = 1.0
+
+    def stretch(self, frequency: Frequencies, theta: float) -> Frequencies:
+        """Divide the frequencies of those that turn, and stop the others."""
+        turning = np.arange(len(frequency)) < int(self.part * 2 * len(frequency) // 2)
+        found: Frequencies = np.where(turning, frequency / self.factor, 0.0)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class PairScaling(RotaryScaling):
     """A stretch that was worked out beforehand: pair i turns slower by ``divisors[i]``.
 

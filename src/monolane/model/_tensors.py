@@ -77,6 +77,7 @@ def _layer_shapes(config: ModelConfig, layer: int) -> Shapes:
         shapes |= {before: norm} if module.norm_before else {}
         shapes |= _module_shapes(module.operation, d, lanes)
         shapes |= {after: norm} if module.norm_after else {}
+        shapes |= {Role.LAYER_SCALE: (1, 1)} if module.stream_scale else {}
     return shapes
 
 

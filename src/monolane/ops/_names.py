@@ -83,6 +83,7 @@ class Role(StrEnum):
     CONV_IN = "conv_in", Kind.MATRIX  # [1, 3*C, D]
     CONV_TAPS = "conv_taps", Kind.VECTOR  # [1, C, 1, K]
     CONV_OUT = "conv_out", Kind.MATRIX  # [1, D, C]
+    LAYER_SCALE = "layer_scale", Kind.VECTOR  # [1, 1]: of the streams behind a layer
     # Of a layer's further modules.
     THIRD_NORM = "third_norm", Kind.NORM  # as ATTENTION_NORM
     POST_THIRD_NORM = "post_third_norm", Kind.NORM  # as ATTENTION_NORM

@@ -104,6 +104,7 @@ MODULE = Struct(
         Field("norm", "WeightRole", "scale of the norm of what it reads; kNone: none"),
         Field("post_norm", "WeightRole", "scale of that of what a stream gains; kNone: none"),
         Field("scale", "f32", "of what a stream gains from it, behind that norm"),
+        Field("stream_scale", "WeightRole", "of the streams behind it; kNone: none"),
         Field("scratch", "i32", "floats that a worker needs of its own for its phases"),
         Field("state", "PlanState", "what a sequence keeps of it in a fixed size"),
         # Zeros where it has no such phases.
@@ -237,6 +238,7 @@ def _module(plan: Plan, layer: int, place: int) -> Record:
         "norm": ROLES.index(before) if module.norm_before else -1,
         "post_norm": ROLES.index(after) if module.norm_after else -1,
         "scale": module.scale,
+        "stream_scale": ROLES.index(Role.LAYER_SCALE) if module.stream_scale else -1,
         "scratch": operation.scratch(plan.room),
         "state": {} if state is None else asdict(state),
     }

@@ -111,6 +111,8 @@ class Worker:
                 own = scale[lane : lane + 1] if len(scale) > 1 else scale
                 gain = rms_norm(gain[None], own, config.norm_eps)[0]
             self.x[i] += gain * np.float32(module.scale)
+            if module.stream_scale:
+                self.x[i] *= self.run.layers[update.layer][Role.LAYER_SCALE][0]
 
     def read_stream(self, phase: Phase) -> Floats:
         """Return what a phase's module reads of the own lanes' streams: [own lanes, T, D]."""

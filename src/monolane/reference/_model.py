@@ -72,6 +72,8 @@ class ReferenceModel:
                 gain = reduce(module.reduce, said)
                 gain = self._norm_if(module.norm_after, gain, layer, norms[1])
                 x_LTD = x_LTD + gain * np.float32(module.scale)
+                if module.stream_scale:
+                    x_LTD = x_LTD * layer[Role.LAYER_SCALE][0]
         cache.advance(len(ids_T))
         return x_LTD
 

@@ -29,6 +29,7 @@ from monolane.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from monolane.model.families.ernie import ERNIE4_5
 from monolane.model.families.exaone4 import EXAONE4
 from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
+from monolane.model.families.gemma4 import GEMMA4, GEMMA4_TEXT
 from monolane.model.families.glm4 import GLM4
 from monolane.model.families.glm4_moe import GLM4_MOE
 from monolane.model.families.gpt_oss import GPT_OSS
@@ -65,6 +66,8 @@ FAMILIES = (
     OLMO2,
     GEMMA3_TEXT,
     GEMMA3,
+    GEMMA4_TEXT,
+    GEMMA4,
     GPT_OSS,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
@@ -237,7 +240,7 @@ def as_published(config: ModelConfig) -> ModelConfig:
     Pairs, folded norms and the rounding of an embedding's scale are those of the family; Llama 3's
     stretch has its numbers again. ConfigError if the family has no word for another field's value.
     """
-    config = replace(config, rotary=named_stretch(config.rotary, config.head_dim))
+    config = replace(config, rotary=named_stretch(config.rotary, config.rotary_dim("main")))
     found = parse_config(find_family(config).render(config), f"config.json of {config.family}")
     told = {name: getattr(found, name) for name in ("norm_offset", "embedding_scale")}
     for place in ("rotary", "local_rotary"):

@@ -16,7 +16,13 @@ import numpy as np
 from monolane.errors import ConfigError
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
-from monolane.model._rotary import Llama3Scaling, PairScaling, PairStyle, Rotary
+from monolane.model._rotary import (
+    Llama3Scaling,
+    PairScaling,
+    PairStyle,
+    ProportionalScaling,
+    Rotary,
+)
 from monolane.model.families._rotary import THETA
 from monolane.ops import Role
 
@@ -130,6 +136,7 @@ GGUF_NAMES = {
 # rows of gate, then those of up.
 FUSED_EXPERTS = "blk.{i}.ffn_gate_up_exps.weight"
 ROPE_DIVISORS = "rope_freqs.weight"  # one for each pair of a head
+_STILL = 1e30  # of a pair that does not turn
 # How many of the last blocks predict tokens further ahead; an architecture that may have some has
 # this key in ``optional``. Their tensors are not read.
 AHEAD = "nextn_predict_layers"
@@ -203,12 +210,15 @@ def as_stored(
                 f"{ROPE_DIVISORS}: expected this tensor or a rope.scaling.type, got both"
             )
         changes["rotary"] = replace(changes["rotary"], scaling=PairScaling(divisors))
-        changes["rotary"].frequencies(config.head_dim)  # ConfigError if their number is wrong
+        turned = config.rotary_dim("main")
+        changes["rotary"].frequencies(turned)  # ConfigError if their number is wrong
     return replace(config, **changes)
 
 
 def named_stretch(rotary: Rotary, head_dim: int) -> Rotary:
-    """Return a rotary whose divisors of pairs, if any, are Llama 3's stretch by its numbers.
+    """Return a rotary whose divisors of pairs, if any, are a stretch that config.json can say.
+
+    Where the last pairs stand still, a part of them turns; else it is Llama 3's stretch.
 
     The numbers that all published files share, 1 and 4 turns, are taken as given; the others follow
     from the divisors. ConfigError if these are not of that stretch.
@@ -216,6 +226,10 @@ def named_stretch(rotary: Rotary, head_dim: int) -> Rotary:
     if not isinstance(rotary.scaling, PairScaling):
         return rotary
     divisors = np.array(rotary.scaling.divisors)
+    count = int((divisors == 1).sum())
+    if count and (divisors[:count] == 1).all() and (divisors[count:] >= _STILL).all():
+        part = ProportionalScaling(count / len(divisors))
+        return replace(rotary, scaling=part if count < len(divisors) else None)
     plain = replace(rotary, scaling=None).frequencies(head_dim).astype(np.float64)
     low, high, factor = 1.0, 4.0, float(divisors.max())
     near = 1e-4  # far above the rounding of divisors, which are stored in float32

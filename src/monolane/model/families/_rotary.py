@@ -16,6 +16,7 @@ from monolane.model._rotary import (
     LinearScaling,
     Llama3Scaling,
     PairStyle,
+    ProportionalScaling,
     Rotary,
     RotaryScaling,
     YarnScaling,
@@ -75,17 +76,20 @@ def make_rotary(
     part: float | None = None,
 ) -> Rotary:
     """Make a rotary of the object ``inner``, which may say another base than ``theta``."""
+    kind = "default"
+    if inner is not None:
+        kinds = ("default", *(stretches or _READERS))
+        kind = inner.choice(inner.first("rope_type", "type"), kinds, "default")
     turned = 1.0 if part is None else part
     for place in (fields,) if inner is None else (fields, inner):
+        if kind == "proportional":
+            break  # it says itself which pairs turn
         if part is None:
             place.fixed(_PART, 1, "all of a head turns")
         else:
             turned = place.number(_PART, turned)
     if inner is None:
         return Rotary(theta, style, part=turned)
-    kind = inner.choice(
-        inner.first("rope_type", "type"), ("default", *(stretches or _READERS)), "default"
-    )
     theta = inner.number("rope_theta", theta)
     try:
         scaling = None if kind == "default" else _READERS[kind](fields, inner)
@@ -109,6 +113,9 @@ def write_stretch(scaling: RotaryScaling | None) -> dict[str, Any]:
             return {"rope_type": "default"}
         case LinearScaling(factor):
             return {"rope_type": "linear", "factor": factor}
+        case ProportionalScaling(part, factor):
+            stretched = {} if factor == 1 else {"factor": factor}
+            return {"rope_type": "proportional", _PART: part} | stretched
         case Llama3Scaling():
             return {
                 "rope_type": "llama3",
@@ -205,7 +212,13 @@ def _sharpening(factor: float, scale: float) -> float:
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
+def _proportional(fields: Fields, inner: Fields) -> ProportionalScaling:
+    del fields
+    return ProportionalScaling(inner.number(_PART, 1.0), inner.number("factor", 1.0))
+
+
 _READERS: Mapping[str, Callable[[Fields, Fields], RotaryScaling]] = {
+    "proportional": _proportional,
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,

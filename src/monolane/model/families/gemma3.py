@@ -69,12 +69,13 @@ def _view(fields: Fields) -> Fields:
     return Fields(_DEFAULTS | there, fields.source, fields.spelled)
 
 
-def _nested_view(fields: Fields) -> Fields:
+def nested_text(fields: Fields) -> Fields:
+    """Return the fields of the text model in a file with towers; ConfigError if it has none."""
     text = fields.nested("text_config")
     if text is None:
         raise fields.fault("text_config", "an object with the text model's fields")
     outside = {name: fields.raw[name] for name in _OUTSIDE if fields.has(name)}
-    return _view(Fields({**text.raw, **outside}, text.source))
+    return Fields({**text.raw, **outside}, text.source)
 
 
 def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
@@ -90,7 +91,7 @@ def _query_scale(fields: Fields) -> float | None:
     return None if width == fields.size("head_dim") else width**-0.5
 
 
-def _embedding_scale(fields: Fields) -> float:
+def read_embedding_scale(fields: Fields) -> float:
     """Return the square root of the width as Transformers has it: in the checkpoint's dtype."""
     dtype = DENSE["dtype"](fields)
     return float(_SQUARE_ROOTS[dtype](math.sqrt(fields.size("hidden_size"))))
@@ -133,13 +134,13 @@ def _width(config: ModelConfig) -> float:
     return whole if whole**-0.5 == config.query_scale else width
 
 
-def _render_nested(config: ModelConfig) -> dict[str, Any]:
-    text = _render(config)
+def render_nested(text: dict[str, Any], architecture: str, model_type: str) -> dict[str, Any]:
+    """Write a text model's fields as those of a file with towers."""
     outside = {name: text.pop(name) for name in _OUTSIDE if name in text}
     del text["architectures"]
     return outside | {
-        "architectures": ["Gemma3ForConditionalGeneration"],
-        "model_type": "gemma3",
+        "architectures": [architecture],
+        "model_type": model_type,
         "text_config": text,
     }
 
@@ -172,7 +173,7 @@ GEMMA3_TEXT = replace(
         "qk_norm": lambda f: QkNorm.HEAD,
         "query_scale": _query_scale,
         "activation": lambda f: "gelu_tanh",
-        "embedding_scale": _embedding_scale,
+        "embedding_scale": read_embedding_scale,
     },
     fixed={
         "hidden_activation": ("gelu_pytorch_tanh", ""),
@@ -204,6 +205,8 @@ GEMMA3 = replace(
     surplus=lambda config, name: (
         name.startswith(_OTHERS) or GEMMA3_TEXT.surplus(config, name.removeprefix(_TEXT))
     ),
-    render=_render_nested,
-    view=_nested_view,
+    render=lambda config: render_nested(
+        _render(config), "Gemma3ForConditionalGeneration", "gemma3"
+    ),
+    view=lambda fields: _view(nested_text(fields)),
 )

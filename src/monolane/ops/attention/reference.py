@@ -8,7 +8,15 @@ import numpy as np
 
 from monolane.ops._names import Role
 from monolane.ops.attention.spec import Attention, QkNorm
-from monolane.reference import Computation, Floats, LayerPass, attend, linear, sigmoid
+from monolane.reference import (
+    Computation,
+    Floats,
+    LayerPass,
+    attend,
+    linear,
+    rms_norm,
+    sigmoid,
+)
 
 
 def _run(a: Attention, p: LayerPass, x_LTD: Floats) -> Floats:
@@ -23,8 +31,12 @@ def _plain(a: Attention, p: LayerPass, x_LTD: Floats) -> Floats:
         q, gate = np.split(q.reshape(lanes, width, -1, 2 * a.head_dim), 2, axis=-1)
     q_LTHh = _finished(a, p, Role.Q_NORM, q)
     if a.keys_of is None:
-        k_LTKh = _finished(a, p, Role.K_NORM, _product(a, p, Role.K, Role.K_BIAS, x_LTD))
-        v_LTKh = _product(a, p, Role.V, Role.V_BIAS, x_LTD).reshape(k_LTKh.shape)
+        k = _product(a, p, Role.K, Role.K_BIAS, x_LTD)
+        v = k if a.key_is_value else _product(a, p, Role.V, Role.V_BIAS, x_LTD)
+        k_LTKh = _finished(a, p, Role.K_NORM, k)
+        v_LTKh = v.reshape(k_LTKh.shape)
+        if a.value_norm:
+            v_LTKh = rms_norm(v_LTKh, np.ones((1, 1), np.float32), p.config.norm_eps)
         keys, values = p.cache.append(p.layer, k_LTKh, v_LTKh)
     else:
         keys, values = p.cache.appended(a.keys_of, width)

@@ -42,6 +42,8 @@ _STRUCT = Struct(
         Field("rotary", "PlanRotary", "what turns queries and keys; kNone: nothing"),
         Field("gate", "i32", "1: of each head Q has rows of the query, then of a gate"),
         Field("qk_norm", "QkNorm", "what of Q and K is normed, before rotary"),
+        Field("value_norm", "i32", "1: each head's values are normed, without scales"),
+        Field("key_is_value", "i32", "1: values are the keys, neither normed nor turned"),
         Field("at_once", "i32", "tokens whose attention to a chunk of keys is asked for at once"),
         Field("scale", "f32", "of the scores"),
     ),
@@ -78,6 +80,8 @@ class Attention(Operation):
     scale: float  # of the scores
     latent: Latent | None  # what keys and values are made of, in place of K and V
     keys_of: int | None = None  # the earlier layer whose keys and values it reads; None: its own
+    value_norm: bool = False  # values are normed, each head by itself and without scales
+    key_is_value: bool = False  # values are what keys are before they are normed and turned
 
     @property
     def cached_heads(self) -> int:
@@ -159,6 +163,8 @@ class Attention(Operation):
             "rotary": -1 if self.rotary == "none" else ROTARIES.index(self.rotary),
             "gate": self.gate,
             "qk_norm": _QK_NORMS.index(self.qk_norm),
+            "value_norm": self.value_norm,
+            "key_is_value": self.key_is_value,
             "at_once": self._at_once,
             "scale": self.scale,
         }
@@ -200,10 +206,12 @@ class Attention(Operation):
         if self.qk_norm is not None:
             shapes[Role.Q_NORM] = (1, self.head_dim * (1 if each else self.heads))
             shapes[Role.K_NORM] = (1, self.head_dim * (1 if each else self.kv_heads))
-        if lanes == 1 and self.keys_of is None:
-            shapes[Role.QKV] = (1, self.query_rows + 2 * self.key_rows, hidden)
         if self.keys_of is not None:
             shapes = {role: shape for role, shape in shapes.items() if role not in _OF_KEYS}
+        elif self.key_is_value:
+            del shapes[Role.V]
+        elif lanes == 1:
+            shapes[Role.QKV] = (1, self.query_rows + 2 * self.key_rows, hidden)
         return shapes | self._behind(hidden, lanes)
 
     def _latent_tensors(self, hidden: int) -> Shapes:

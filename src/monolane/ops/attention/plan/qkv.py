@@ -36,7 +36,9 @@ def _attention_of(config: ModelConfig, layer: int) -> Attention | None:
 
 
 def _roles(attention: Attention) -> tuple[Role, ...]:
-    return (Role.Q, Role.K, Role.V) if attention.keys_of is None else (Role.Q,)
+    if attention.keys_of is not None:
+        return (Role.Q,)
+    return (Role.Q, Role.K) if attention.key_is_value else (Role.Q, Role.K, Role.V)
 
 
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
@@ -83,7 +85,8 @@ def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
     # Of Q, where a gate follows each head, both stay together.
     queries = 2 * attention.head_dim if attention.gate else together
     # Who has a group of keys or values makes its codes.
-    least = {Role.Q: queries, Role.K: max(together, group), Role.V: max(1, group)}
+    values = attention.head_dim if attention.value_norm else 1
+    least = {Role.Q: queries, Role.K: max(together, group), Role.V: max(values, group)}
     return builder.share_in_turn(layer, {role: least[role] for role in _roles(attention)})
 
 
@@ -105,8 +108,10 @@ def _touches(plan: Plan, layer: int) -> Touches:
 
 
 def _roles_of(config: ModelConfig, layer: int) -> tuple[Role, ...]:
-    shared = config.attention(layer).keys_of is not None
-    return (Role.Q,) if shared else (Role.Q, Role.K, Role.V)
+    attention = config.attention(layer)
+    keys = () if attention.keys_of is not None else (Role.K,)
+    values = () if attention.key_is_value or not keys else (Role.V,)
+    return (Role.Q, *keys, *values)
 
 
 def _check_cuts(plan: Plan, phase: Phase) -> Iterator[str]:
@@ -123,6 +128,9 @@ def _check_cuts(plan: Plan, phase: Phase) -> Iterator[str]:
         if wrong := [bound for bound in bounds if bound % pair]:
             yield f"{matrix.role}: a rotary pair is cut at row {wrong[0]}"
         if wrong := [bound for bound in bounds if bound % heads]:
+            yield f"{matrix.role}: a head that is normed is cut at row {wrong[0]}"
+    for matrix in phase.matrices[2:] if attention.value_norm else ():
+        if wrong := [bound for bound in matrix.share.bounds if bound % attention.head_dim]:
             yield f"{matrix.role}: a head that is normed is cut at row {wrong[0]}"
 
 
@@ -142,14 +150,29 @@ def _qkv(worker: Worker, phase: Phase) -> None:
             if matrix.role is Role.Q and attention.gate:
                 _gated_queries(worker, phase, lane, rows, y)
             elif matrix.role is Role.V:
-                _store(worker, phase, Role.V, lane, rows, y)
+                _store_values(worker, phase, lane, rows, matrix.rows, y)
             elif attention.qk_norm is QkNorm.ALL:
                 before = phase.matrices[0].rows if matrix.role is Role.K else 0
                 where = slice(before + rows.start, before + rows.stop)
                 worker.store(Buffer.UNNORMED, (lane,), where, y)
             else:
+                if matrix.role is Role.K and attention.key_is_value:
+                    _store_values(worker, phase, lane, rows, matrix.rows, y)
                 y = _finished(worker, phase.layer, matrix.role, rows, matrix.rows, y)
                 _store(worker, phase, matrix.role, lane, rows, y)
+
+
+def _store_values(
+    worker: Worker, phase: Phase, lane: int, rows: slice, count: int, y: Floats
+) -> None:
+    """Store some rows of a lane's values, normed where they are; of whole heads then."""
+    config = worker.plan.config
+    attention = config.attention(phase.layer)
+    if attention.value_norm:
+        ones = np.ones((1, attention.head_dim), np.float32)
+        normed = rms_norm(_whole(worker, phase.layer, rows, count, y), ones, config.norm_eps)
+        y = normed.reshape(worker.width, count)[:, rows]
+    _store(worker, phase, Role.V, lane, rows, y)
 
 
 def _gated_queries(worker: Worker, phase: Phase, lane: int, rows: slice, y: Floats) -> None:

@@ -1,0 +1,287 @@
+"""Gemma 4, its text: heads of two widths, normed values, and layers that read others' keys.
+
+    gemma4_text   the text model by itself
+    gemma4        with towers for pictures and sound, which are not read: the text's fields are in
+                  text_config, the names of its tensors begin with "model.language_model."
+
+Layers with a window have heads of ``head_dim``, global ones of ``global_head_dim`` and, where keys
+are values, ``num_global_key_value_heads``; newer files say both in ``per_layer_config``. The last
+``num_kv_shared_layers`` read the keys of the last layer of their kind before them. Where a field is
+not there it means what Transformers takes for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from monolane.errors import ConfigError
+from monolane.model._config import ModelConfig
+from monolane.model._fields import Fields
+from monolane.model._layer_config import LayerConfig
+from monolane.model._rotary import Rotary
+from monolane.model.families._family import layer_count, render_common
+from monolane.model.families._gguf import GgufSpelling
+from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_stretch
+from monolane.model.families.gemma3 import (
+    GEMMA3_TEXT,
+    nested_text,
+    read_embedding_scale,
+    render_nested,
+)
+from monolane.model.families.llama import DENSE, NAMES, read_layers
+from monolane.ops import QkNorm, Role
+
+_DEFAULTS: dict[str, Any] = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "vocab_size": 262144,
+    "max_position_embeddings": 131072,
+    "sliding_window": 512,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "hidden_size_per_layer_input": 256,
+}
+_PATTERN = 6  # every so many layers, counted from 1, one is global
+_THETA, _LOCAL_THETA, _PART = 1e6, 1e4, 0.25
+_ROTARIES: Mapping[str, Mapping[str, Any]] = {
+    FULL: {"rope_type": "proportional", "partial_rotary_factor": _PART, "rope_theta": _THETA},
+    WINDOWED: {"rope_type": "default", "rope_theta": _LOCAL_THETA},
+}
+_TEXT, _TEXT_NESTED = "model.", "model.language_model."
+_OTHERS = ("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.")
+_LAYER = "model.layers.{i}."
+_NAMES = NAMES | {
+    Role.Q_NORM: _LAYER + "self_attn.q_norm.weight",
+    Role.K_NORM: _LAYER + "self_attn.k_norm.weight",
+    Role.POST_ATTENTION_NORM: _LAYER + "post_attention_layernorm.weight",
+    Role.MLP_NORM: _LAYER + "pre_feedforward_layernorm.weight",
+    Role.POST_MLP_NORM: _LAYER + "post_feedforward_layernorm.weight",
+    Role.LAYER_SCALE: _LAYER + "layer_scalar",
+}
+# What files may hold of layers that read the keys of earlier ones, and nobody reads.
+_OF_KEYS = (Role.K, Role.V, Role.K_NORM)
+
+
+def _view(fields: Fields) -> Fields:
+    there = {name: value for name, value in fields.raw.items() if value is not None}
+    rotaries = {} if "rope_parameters" in there else {"rope_parameters": _ROTARIES}
+    return Fields(_DEFAULTS | rotaries | there, fields.source, fields.spelled)
+
+
+def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
+    window = fields.size("sliding_window")
+    layers = list(read_layers(fields, window, lambda i: (i + 1) % _PATTERN != 0))
+    layers[-1] = replace(layers[-1], window=None)  # whatever the file says of the last one
+    count, shared = len(layers), fields.size("num_kv_shared_layers", 0, minimum=0)
+    first = count - shared
+    for i, layer in enumerate(layers):
+        alike = [j for j in range(min(i, first)) if layers[j].window == layer.window]
+        if i >= first and not alike:
+            expected = f"fewer than {count - i}: layer {i} is the first of its kind"
+            raise fields.fault("num_kv_shared_layers", expected)
+        layers[i] = replace(layer, keys_of=alike[-1] if i >= first else None)
+    return tuple(_sized(fields, i, layer) for i, layer in enumerate(layers))
+
+
+def _sized(fields: Fields, i: int, layer: LayerConfig) -> LayerConfig:
+    """Return a layer with its own sizes and its rotary."""
+    own = layer.keys_of is None
+    wide = fields.flag("use_double_wide_mlp", False) and not own
+    inner = 2 * fields.size("intermediate_size") if wide else None
+    if layer.window is not None:
+        return replace(layer, rotary="local", intermediate_size=inner)
+    alike = fields.flag("attention_k_eq_v", False)
+    said = fields.nested("per_layer_config")
+    if said is not None:
+        place = said.nested(str(i)) or Fields({}, said.source)
+        head_dim, kv_heads = place.optional_size("head_dim"), "num_key_value_heads"
+    else:
+        place, head_dim = fields, fields.size("global_head_dim")
+        kv_heads = "num_global_key_value_heads" if alike else ""
+    return replace(
+        layer,
+        intermediate_size=inner,
+        head_dim=head_dim,
+        num_kv_heads=place.optional_size(kv_heads) if kv_heads else None,
+        key_is_value=alike and own,
+    )
+
+
+def _rotary(fields: Fields, kind: str, theta: float) -> Rotary:
+    return read_layer_rotary(fields, kind, "half", theta)
+
+
+def _render(config: ModelConfig) -> dict[str, Any]:
+    if (local := config.local_rotary) is None:
+        raise ConfigError("local_rotary: expected one, as Gemma 4 has, got None")
+    layers = config.layers
+    full = [i for i, layer in enumerate(layers) if layer.window is None]
+    raw = render_common(config, "Gemma4ForCausalLM", "gemma4_text") | {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "head_dim": config.head_dim,
+        "rms_norm_eps": config.norm_eps,
+        "layer_types": [FULL if layer.window is None else WINDOWED for layer in layers],
+        "sliding_window": max((x.window for x in layers if x.window is not None), default=512),
+        "num_kv_shared_layers": sum(layer.keys_of is not None for layer in layers),
+        "attention_k_eq_v": any(layer.key_is_value for layer in layers),
+        "use_double_wide_mlp": any(layer.intermediate_size is not None for layer in layers),
+        "hidden_size_per_layer_input": 0,
+        "final_logit_softcapping": config.logit_cap,
+        "per_layer_config": {
+            str(i): {
+                name: layers[i].sizes[ours]
+                for ours, name in (
+                    ("head_dim", "head_dim"),
+                    ("num_kv_heads", "num_key_value_heads"),
+                )
+                if ours in layers[i].sizes
+            }
+            for i in full
+        },
+        "rope_parameters": {
+            kind: write_stretch(rotary.scaling) | {"rope_theta": rotary.theta}
+            for kind, rotary in ((FULL, config.rotary), (WINDOWED, local))
+        },
+    }
+    del raw["rope_theta"]
+    raw.pop("rope_scaling", None)
+    return raw
+
+
+def _surplus(config: ModelConfig, name: str) -> bool:
+    """Tell tensors that no layer reads: keys where a layer has another's, and a tied head."""
+    names = (
+        _NAMES[role].format(i=i)
+        for i, layer in enumerate(config.layers)
+        if layer.keys_of is not None
+        for role in _OF_KEYS
+    )
+    return name in names or GEMMA3_TEXT.surplus(config, name)
+
+
+def _inner_name(name: str) -> str:
+    return name.replace(_TEXT, _TEXT_NESTED, 1) if name.startswith(_TEXT) else name
+
+
+def _unsaid(fields: Fields) -> dict[str, Any]:
+    """Return what a GGUF file says in other words, or leaves to its readers.
+
+    src/models/gemma4.cpp of llama.cpp: where a layer has no values, they are its keys.
+    """
+    for name, width in (("value_dim", "head_dim"), ("turned", "head_dim")):
+        fields.fixed(name, fields.size(width))
+        fields.fixed(f"global_{name}", fields.size(f"global_{width}"))
+    count = layer_count(fields)
+    windowed = fields.raw.get("windowed_layers")
+    if not isinstance(windowed, np.ndarray) or windowed.dtype != np.bool_ or len(windowed) != count:
+        raise fields.fault("windowed_layers", f"a list of {count} of true or false")
+    shared = fields.size("num_kv_shared_layers", 0, minimum=0)
+    heads = _by_layer(fields, "num_key_value_heads", count)
+    inner = _by_layer(fields, "intermediate_size", count)
+    local = [x for x, there in zip(heads, windowed, strict=True) if there]
+    usual = local[0] if local else heads[0]
+    own = inner[: max(count - shared, 1)]
+    if any(x != usual for x in local) or len(set(own)) > 1 or len(set(inner[len(own) :])) > 1:
+        raise fields.fault(
+            "num_key_value_heads",
+            "one number for all layers with a window, and widths of MLPs alike",
+        )
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "layer_types": [WINDOWED if x else FULL for x in windowed.tolist()],
+        "num_key_value_heads": usual,
+        "intermediate_size": own[0],
+        "use_double_wide_mlp": inner[-1] == 2 * own[0],
+        "attention_k_eq_v": fields.raw.get("keys_are_values", False),
+        "per_layer_config": {
+            str(i): {"head_dim": fields.size("global_head_dim"), "num_key_value_heads": heads[i]}
+            for i in range(count)
+            if not windowed[i]
+        },
+        "rope_parameters": {
+            FULL: {"rope_theta": fields.number("rope_theta")},
+            WINDOWED: {"rope_theta": fields.number("rope_local_base_freq", _LOCAL_THETA)},
+        },
+    }
+
+
+def _by_layer(fields: Fields, name: str, count: int) -> list[int]:
+    """Read a size, or a list of one for each layer."""
+    said = fields.raw.get(name)
+    if not isinstance(said, np.ndarray):
+        return [fields.size(name)] * count
+    sizes: list[int] = said.tolist()
+    if len(sizes) != count or not all(type(x) is int and x > 0 for x in sizes):
+        raise fields.fault(name, f"a size, or a list of {count}, one a layer")
+    return sizes
+
+
+GEMMA4_TEXT = replace(
+    GEMMA3_TEXT,
+    name="gemma4_text",
+    model_types=("gemma4_text",),
+    fields=DENSE
+    | {
+        "layers": _layers,
+        "rotary": lambda f: _rotary(f, FULL, _THETA),
+        "local_rotary": lambda f: _rotary(f, WINDOWED, _LOCAL_THETA),
+        "norm_after": lambda f: True,
+        "qk_norm": lambda f: QkNorm.HEAD,
+        "value_norm": lambda f: True,
+        "query_scale": lambda f: 1.0,
+        "layer_scales": lambda f: True,
+        "activation": lambda f: "gelu_tanh",
+        "embedding_scale": read_embedding_scale,
+        "logit_cap": lambda f: (
+            f.number("final_logit_softcapping") if f.has("final_logit_softcapping") else None
+        ),
+    },
+    fixed={
+        "hidden_activation": ("gelu_pytorch_tanh", ""),
+        "attention_bias": (False, "executors have no such biases in this family"),
+        "hidden_size_per_layer_input": (0, "embeddings of each layer are not read yet"),
+        "enable_moe_block": (False, "mixtures of this family are not read yet"),
+    },
+    names=lambda config: _NAMES,
+    surplus=_surplus,
+    render=_render,
+    view=_view,
+    gguf=GgufSpelling(
+        architecture="gemma4",
+        style="half",
+        keys={
+            "attention.sliding_window": "sliding_window",
+            "attention.sliding_window_pattern": "windowed_layers",
+            "attention.shared_kv_layers": "num_kv_shared_layers",
+            "attention.key_length": "global_head_dim",
+            "attention.value_length": "global_value_dim",
+            "attention.key_length_swa": "head_dim",
+            "attention.value_length_swa": "value_dim",
+            "rope.dimension_count": "global_turned",
+            "rope.dimension_count_swa": "turned",
+            "rope.freq_base_swa": "rope_local_base_freq",
+            "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+        given=_unsaid,
+        names=lambda config: {Role.LAYER_SCALE: "blk.{i}.layer_output_scale.weight"},
+    ),
+)
+GEMMA4 = replace(
+    GEMMA4_TEXT,
+    name="gemma4",
+    model_types=("gemma4",),
+    names=lambda config: {role: _inner_name(name) for role, name in _NAMES.items()},
+    gguf=None,
+    surplus=lambda config, name: (
+        name.startswith(_OTHERS) or _surplus(config, name.replace(_TEXT_NESTED, _TEXT, 1))
+    ),
+    render=lambda config: render_nested(
+        _render(config), "Gemma4ForConditionalGeneration", "gemma4"
+    ),
+    view=lambda fields: _view(nested_text(fields)),
+)
