@@ -34,8 +34,8 @@ constexpr int32_t kPlanMixtureWidth = 256;
 constexpr int32_t kPlanMaxMatrices = 4;
 constexpr int32_t kPlanRotaries = 2;
 constexpr int32_t kPlanMaxUpdates = 4;
-constexpr int32_t kPlanBuffers = 18;
-constexpr int32_t kWeightRoles = 58;
+constexpr int32_t kPlanBuffers = 19;
+constexpr int32_t kWeightRoles = 63;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -62,6 +62,9 @@ enum class PhaseKind : int32_t {
   kConvIn = 19,
   kConv = 20,
   kConvOut = 21,
+  kPerLayerInputs = 22,
+  kPerLayerGate = 23,
+  kPerLayerOut = 24,
 };
 
 enum class PlanBuffer : int32_t {
@@ -84,6 +87,7 @@ enum class PlanBuffer : int32_t {
   kState = 15,
   kThirdOutput = 16,
   kFourthOutput = 17,
+  kPerLayer = 18,
 };
 
 enum class WeightRole : int32_t {
@@ -137,15 +141,20 @@ enum class WeightRole : int32_t {
   kConvIn = 46,
   kConvTaps = 47,
   kConvOut = 48,
-  kLayerScale = 49,
-  kThirdNorm = 50,
-  kPostThirdNorm = 51,
-  kFourthNorm = 52,
-  kPostFourthNorm = 53,
-  kKvUp = 54,
-  kDeltaIn = 55,
-  kQkv = 56,
-  kGateUp = 57,
+  kPerLayerEmbedding = 49,
+  kPerLayerProjection = 50,
+  kPerLayerNorm = 51,
+  kPerLayerGate = 52,
+  kPerLayerOut = 53,
+  kLayerScale = 54,
+  kThirdNorm = 55,
+  kPostThirdNorm = 56,
+  kFourthNorm = 57,
+  kPostFourthNorm = 58,
+  kKvUp = 59,
+  kDeltaIn = 60,
+  kQkv = 61,
+  kGateUp = 62,
 };
 
 enum class PlanHead : int32_t {
@@ -199,29 +208,32 @@ constexpr bool of_each(WeightRole role) {
 }
 
 // X(member, name) for each kind of phase.
-#define MONOLANE_PHASE_KINDS(X)    \
-  X(kEmbed, embed)                 \
-  X(kQkv, qkv)                     \
-  X(kAttend, attend)               \
-  X(kOut, out)                     \
-  X(kGateUp, gate_up)              \
-  X(kDown, down)                   \
-  X(kGather, gather)               \
-  X(kHead, head)                   \
-  X(kChoose, choose)               \
-  X(kNormQk, norm_qk)              \
-  X(kRoute, route)                 \
-  X(kExpertGateUp, expert_gate_up) \
-  X(kExpertDown, expert_down)      \
-  X(kLatent, latent)               \
-  X(kExpand, expand)               \
-  X(kValues, values)               \
-  X(kDeltaIn, delta_in)            \
-  X(kDelta, delta)                 \
-  X(kDeltaOut, delta_out)          \
-  X(kConvIn, conv_in)              \
-  X(kConv, conv)                   \
-  X(kConvOut, conv_out)
+#define MONOLANE_PHASE_KINDS(X)        \
+  X(kEmbed, embed)                     \
+  X(kQkv, qkv)                         \
+  X(kAttend, attend)                   \
+  X(kOut, out)                         \
+  X(kGateUp, gate_up)                  \
+  X(kDown, down)                       \
+  X(kGather, gather)                   \
+  X(kHead, head)                       \
+  X(kChoose, choose)                   \
+  X(kNormQk, norm_qk)                  \
+  X(kRoute, route)                     \
+  X(kExpertGateUp, expert_gate_up)     \
+  X(kExpertDown, expert_down)          \
+  X(kLatent, latent)                   \
+  X(kExpand, expand)                   \
+  X(kValues, values)                   \
+  X(kDeltaIn, delta_in)                \
+  X(kDelta, delta)                     \
+  X(kDeltaOut, delta_out)              \
+  X(kConvIn, conv_in)                  \
+  X(kConv, conv)                       \
+  X(kConvOut, conv_out)                \
+  X(kPerLayerInputs, per_layer_inputs) \
+  X(kPerLayerGate, per_layer_gate)     \
+  X(kPerLayerOut, per_layer_out)
 
 struct PlanShare {
   int32_t begin;  // first row
@@ -391,6 +403,16 @@ static_assert(sizeof(PlanMlp) == 8);
 static_assert(offsetof(PlanMlp, inner) == 0);
 static_assert(offsetof(PlanMlp, activation) == 4);
 
+struct PlanPerLayer {
+  int32_t inner;              // P: numbers of a token for one layer
+  int32_t layers;             // N: layers that the table has numbers for
+  GateActivation activation;  // of the gate
+};
+static_assert(sizeof(PlanPerLayer) == 12);
+static_assert(offsetof(PlanPerLayer, inner) == 0);
+static_assert(offsetof(PlanPerLayer, layers) == 4);
+static_assert(offsetof(PlanPerLayer, activation) == 8);
+
 struct PlanModule {
   int32_t layer;            // whose module
   PlanBuffer output;        // where its outputs go, which join the streams
@@ -406,8 +428,9 @@ struct PlanModule {
   PlanDelta delta;
   PlanExperts experts;
   PlanMlp mlp;
+  PlanPerLayer per_layer;
 };
-static_assert(sizeof(PlanModule) == 192);
+static_assert(sizeof(PlanModule) == 204);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
@@ -422,6 +445,7 @@ static_assert(offsetof(PlanModule, conv) == 108);
 static_assert(offsetof(PlanModule, delta) == 120);
 static_assert(offsetof(PlanModule, experts) == 140);
 static_assert(offsetof(PlanModule, mlp) == 184);
+static_assert(offsetof(PlanModule, per_layer) == 192);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first
@@ -459,10 +483,10 @@ struct PlanHeader {
   float logit_scale;            // of logits
   float logit_cap;              // c: logits become c tanh(logit / c); 0: they do not
   PlanRotaryTable rotaries[2];  // by PlanRotary
-  int32_t slots[18];            // of each buffer: rings and caches have several
-  int64_t sizes[18];            // of each buffer: floats of a slot, at most
+  int32_t slots[19];            // of each buffer: rings and caches have several
+  int64_t sizes[19];            // of each buffer: floats of a slot, at most
 };
-static_assert(sizeof(PlanHeader) == 336);
+static_assert(sizeof(PlanHeader) == 352);
 static_assert(offsetof(PlanHeader, schema) == 0);
 static_assert(offsetof(PlanHeader, phases) == 4);
 static_assert(offsetof(PlanHeader, modules) == 8);
@@ -489,6 +513,6 @@ static_assert(offsetof(PlanHeader, logit_scale) == 88);
 static_assert(offsetof(PlanHeader, logit_cap) == 92);
 static_assert(offsetof(PlanHeader, rotaries) == 96);
 static_assert(offsetof(PlanHeader, slots) == 120);
-static_assert(offsetof(PlanHeader, sizes) == 192);
+static_assert(offsetof(PlanHeader, sizes) == 200);
 
 }  // namespace monolane

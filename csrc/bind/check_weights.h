@@ -37,6 +37,7 @@ class WeightCheck {
     if (m.attention.heads > 0) check(m.layer, m.attention, m.latent);
     if (m.delta.key_heads > 0) check(m.layer, m.delta);
     if (m.experts.count > 0) check(m.layer, m.experts);
+    if (m.per_layer.inner > 0) check(m.per_layer);
     if (m.conv.channels > 0) {
       require(WeightRole::kConvTaps, m.layer, int64_t{m.conv.channels} * m.conv.taps);
     }
@@ -82,6 +83,17 @@ class WeightCheck {
     allow(WeightRole::kExpertUpBias, layer, int64_t{e.count} * e.inner);
     allow(WeightRole::kExpertDownBias, layer, int64_t{e.count} * header_.hidden);
     allow(WeightRole::kSharedExpertGate, layer, header_.hidden);
+  }
+
+  void check(const PlanPerLayer& p) const {
+    require(WeightRole::kPerLayerNorm, -1, p.inner);
+    const int64_t columns = int64_t{p.layers} * p.inner;
+    const Matrix& table = table_.weights.outer.matrix(WeightRole::kPerLayerEmbedding).stored;
+    if (table.rows < header_.vocab || table.cols != columns) {
+      refuse("per-layer embedding: expected [" + std::to_string(header_.vocab) + ", " +
+             std::to_string(columns) + "], got [" + std::to_string(table.rows) + ", " +
+             std::to_string(table.cols) + "]");
+    }
   }
 
   // One that is there must be as long; it may be missing.

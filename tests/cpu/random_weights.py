@@ -13,6 +13,7 @@ from monolane.model import (
     Weights,
     lane_shape,
     layer_roles,
+    outer_roles,
 )
 
 Make = Callable[[Role, tuple[int, ...]], Matrix]
@@ -28,7 +29,7 @@ def weights_of(config: ModelConfig, dtype: Any = np.float32, make: Make | None =
             scale = 0.5
         return rng.normal(scale=scale, size=lane_shape(config, role, layer=layer)).astype(dtype)
 
-    outer = {role: draw(role) for role in (Role.EMBEDDING, Role.FINAL_NORM, Role.HEAD)}
+    outer = {role: draw(role) for role in outer_roles(config)}
     roles = [layer_roles(config, i) for i in range(config.num_layers)]
     layers = tuple(
         {x: draw(x, i) for x in each if x not in EXPERT_ROLES} for i, each in enumerate(roles)

@@ -113,7 +113,7 @@ def gemma4_metadata(config: Any) -> dict[str, Any]:
         "rope.dimension_count": wide.head_dim,
         "rope.dimension_count_swa": local,
         "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
-        "embedding_length_per_layer_input": 0,
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
     }
     if config.final_logit_softcapping:
         said["final_logit_softcapping"] = config.final_logit_softcapping

@@ -221,6 +221,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "Gemma 4": ("Gemma4", ODD | GEMMA4 | {"attention_k_eq_v": True, "sliding_window": 9}),
+    "Gemma 4, shared keys, capped, tied": (
+        "Gemma4",
+        ODD
+        | GEMMA4
+        | {"num_hidden_layers": 6, "layer_types": TWO_WINDOWS * 2, "sliding_window": 5}
+        | {"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "tie_word_embeddings": True}
+        | {
+            "final_logit_softcapping": 3.0,
+            "hidden_size_per_layer_input": 10,
+            "vocab_size_per_layer_input": 400,
+            "num_global_key_value_heads": None,
+        },
+    ),
 }
 
 

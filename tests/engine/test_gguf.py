@@ -142,6 +142,19 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "gemma4",
         GEMMA4 | {"attention_k_eq_v": True, "sliding_window": 9, "tie_word_embeddings": True},
     ),
+    "Gemma 4, shared keys": (
+        "Gemma4Text",
+        "gemma4",
+        GEMMA4
+        | {"num_hidden_layers": 6, "layer_types": GEMMA4["layer_types"] * 2, "sliding_window": 5}
+        | {"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "tie_word_embeddings": True}
+        | {
+            "final_logit_softcapping": 3.0,
+            "hidden_size_per_layer_input": 10,
+            "vocab_size_per_layer_input": 96,
+            "num_global_key_value_heads": None,
+        },
+    ),
 }
 
 

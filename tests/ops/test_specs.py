@@ -21,6 +21,7 @@ from monolane.ops import (
     operations,
 )
 from monolane.ops.conv.spec import Conv
+from monolane.ops.per_layer.spec import PerLayer
 
 ONE = Room(lanes=1, width=5, context=40, workers=3, group_lanes=1)
 TWO = Room(lanes=2, width=5, context=40, workers=3, group_lanes=1)
@@ -50,6 +51,10 @@ CASES: dict[str, tuple[Operation, Room]] = {
     "attention": (Attention(**ATTENTION), TWO),
     "gated": (Attention(**ATTENTION | GATED), TWO),
     "keys of layer 2": (Attention(**ATTENTION | GATED | {"keys_of": 2}), TWO),
+    "keys are values": (
+        Attention(**ATTENTION | GATED, value_norm=True, key_is_value=True),
+        TWO,
+    ),
     "latent": (Attention(**ATTENTION | LATENT | {"latent": SIZES}), ONE),
     "delta": (Delta(key_heads=2, value_heads=6, key=5, value=7, kernel=4), ONE),
     "experts": (
@@ -68,6 +73,7 @@ CASES: dict[str, tuple[Operation, Room]] = {
     ),
     "mlp": (Mlp(inner=14, activation="gelu_tanh"), TWO),
     "conv": (Conv(channels=32, taps=4), ONE),
+    "per_layer": (PerLayer(inner=7, layers=3, rows=50, activation="gelu_tanh"), ONE),
 }
 TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
     "attention": {
@@ -92,6 +98,13 @@ TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
         "o": (2, 10, 24),
     },
     "keys of layer 2": {"q": (2, 48, 10), "q_norm": (1, 6), "o": (2, 10, 24)},
+    "keys are values": {
+        "q": (2, 48, 10),
+        "k": (2, 12, 10),
+        "q_norm": (1, 6),
+        "k_norm": (1, 6),
+        "o": (2, 10, 24),
+    },
     "latent": {
         "q_down": (1, 9, 10),
         "kv_down": (1, 14, 10),
@@ -131,6 +144,7 @@ TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
     },
     "mlp": {"gate": (2, 7, 10), "up": (2, 7, 10), "down": (2, 10, 7)},
     "conv": {"conv_in": (1, 96, 10), "conv_taps": (1, 32, 1, 4), "conv_out": (1, 10, 32)},
+    "per_layer": {"per_layer_gate": (1, 7, 10), "per_layer_out": (1, 10, 7)},
 }
 BUFFERS: dict[str, dict[str, tuple[int, ...]]] = {
     "attention": {
@@ -151,6 +165,12 @@ BUFFERS: dict[str, dict[str, tuple[int, ...]]] = {
         "ATTENTION": (2, 3, 5, 4, 8),
         "QUERY_GATE": (2, 5, 24),
     },
+    "keys are values": {
+        "QUERY": (2, 5, 24),
+        "KEY_VALUE": (2, 2, 40, 2, 6),
+        "ATTENTION": (2, 3, 5, 4, 8),
+        "QUERY_GATE": (2, 5, 24),
+    },
     "latent": {
         "QUERY": (1, 5, 42),
         "KEY_VALUE": (1, 1, 40, 1, 14),
@@ -162,6 +182,14 @@ BUFFERS: dict[str, dict[str, tuple[int, ...]]] = {
     "experts": {"ROUTED": (1, 5, 6), "HIDDEN": (1, 5, 35)},
     "mlp": {"HIDDEN": (2, 5, 7)},
     "conv": {"MIXED": (1, 5, 96), "HEADS": (1, 5, 32), "STATE": (2, 48)},
+    "per_layer": {"HIDDEN": (1, 5, 7), "PER_LAYER": (1, 5, 21)},
+}
+SHARED_TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
+    "per_layer": {
+        "per_layer_embedding": (50, 21),
+        "per_layer_projection": (1, 21, 10),
+        "per_layer_norm": (1, 7),
+    }
 }
 STATES = {
     "delta": State(parts=2, numbers=105, inputs=37, before=3),
@@ -172,9 +200,11 @@ SCRATCH = {
     "attention": 192,
     "gated": 192,
     "keys of layer 2": 192,
+    "keys are values": 192,
     "latent": 384,
     "delta": 4848 + 112 + 32 + 16,
     "conv": 2096,
+    "per_layer": 32,
 }
 NATIVE: dict[str, dict[str, dict[str, Any]]] = {
     "attention": {
@@ -188,6 +218,8 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "rotary": 1,
             "gate": 0,
             "qk_norm": 2,
+            "value_norm": 0,
+            "key_is_value": 0,
             "at_once": 12,
             "scale": 0.5,
         }
@@ -203,6 +235,8 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "rotary": -1,
             "gate": 1,
             "qk_norm": 1,
+            "value_norm": 0,
+            "key_is_value": 0,
             "at_once": 12,
             "scale": 0.5,
         }
@@ -218,6 +252,25 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "rotary": -1,
             "gate": 1,
             "qk_norm": 1,
+            "value_norm": 0,
+            "key_is_value": 0,
+            "at_once": 12,
+            "scale": 0.5,
+        }
+    },
+    "keys are values": {
+        "attention": {
+            "heads": 8,
+            "kv_heads": 4,
+            "head_dim": 6,
+            "splits": 3,
+            "keys_of": -1,
+            "window": 0,
+            "rotary": -1,
+            "gate": 1,
+            "qk_norm": 1,
+            "value_norm": 1,
+            "key_is_value": 1,
             "at_once": 12,
             "scale": 0.5,
         }
@@ -233,6 +286,8 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "rotary": 0,
             "gate": 0,
             "qk_norm": 0,
+            "value_norm": 0,
+            "key_is_value": 0,
             "at_once": 8,
             "scale": 0.5,
         },
@@ -256,16 +311,19 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
     },
     "mlp": {"mlp": {"inner": 14, "activation": 1}},
     "conv": {"conv": {"channels": 32, "taps": 4, "parts": 2}},
+    "per_layer": {"per_layer": {"inner": 7, "layers": 3, "activation": 1}},
 }
 PARAMETERS = {
     "attention": 1626,
     "gated": 1932,
     "keys of layer 2": 1446,
+    "keys are values": 1692,
     "latent": 1056,
     "delta": 1847,
     "experts": 2644,
     "mlp": 420,
     "conv": 1408,
+    "per_layer": 140,
 }
 
 
@@ -281,6 +339,7 @@ def test_each_number_of_a_spec(name: str) -> None:
     assert operation.native(room) == NATIVE[name]
     assert operation.scratch(room) == SCRATCH.get(name, 0)
     assert operation.parameters(HIDDEN) == PARAMETERS[name]
+    assert {str(x): y for x, y in operation.outer(HIDDEN).items()} == SHARED_TENSORS.get(name, {})
 
 
 def test_every_operation_is_written_out() -> None:

@@ -19,6 +19,7 @@ from monolane.model import (
     Latent,
     LayerConfig,
     ModelConfig,
+    ModuleConfig,
     QkNorm,
     Reduce,
     Role,
@@ -27,9 +28,11 @@ from monolane.model import (
     YarnScaling,
     lane_shape,
     layer_roles,
+    outer_roles,
     read_config,
 )
 from monolane.ops.conv.spec import Conv
+from monolane.ops.per_layer.spec import PerLayer
 from monolane.plan import Choice, DeviceDescription, cpu
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -54,6 +57,11 @@ def _config(**changes: Any) -> ModelConfig:
         "head": Head.VOCAB_PARALLEL,
     }
     return ModelConfig(**(base | changes))
+
+
+def _per_layer(layers: int) -> ModuleConfig:
+    operation = PerLayer(inner=7, layers=layers, rows=44, activation="gelu_tanh")
+    return ModuleConfig(operation, norm_before=False, norm_after=True)
 
 
 def _latent(latent: Latent, **changes: Any) -> ModelConfig:
@@ -196,6 +204,43 @@ CONFIGS = {
             LayerConfig(NOW, NOW, modules=(Conv(channels=7, taps=4),)),
         ),
     ),
+    "per_layer": _config(
+        num_lanes=1,
+        qk_norm=QkNorm.HEAD,
+        value_norm=True,
+        layer_scales=True,
+        norm_after=True,
+        layers=(
+            LayerConfig(NOW, NOW, modules=("attention", "mlp", _per_layer(3))),
+            LayerConfig(NOW, NOW, key_is_value=True, modules=("attention", "mlp", _per_layer(3))),
+            LayerConfig(NOW, NOW, keys_of=1, modules=(_per_layer(3), "attention", "mlp")),
+        ),
+    ),
+    "beside": _config(
+        num_lanes=1,
+        layers=(
+            LayerConfig(
+                NOW,
+                NOW,
+                modules=("attention", ModuleConfig("mlp", beside=True), "experts"),
+                experts=True,
+            ),
+            LayerConfig(
+                NOW,
+                NOW,
+                experts=True,
+                delta=True,
+                modules=(
+                    "delta",
+                    ModuleConfig("attention", beside=True),
+                    ModuleConfig("experts", beside=True, norm_before=False, norm_after=True),
+                    "mlp",
+                ),
+            ),
+        ),
+        experts=Experts(6, 2, 9, normalised=True, shared=5),
+        delta=Delta(key_heads=2, value_heads=4, key=5, value=3, kernel=4),
+    ),
     "shared_keys_of_lanes": _config(
         num_lanes=2,
         layers=(
@@ -270,7 +315,7 @@ def _weights(name: str) -> Weights:
             for role in roles
         }
 
-    outer = draw(Role.EMBEDDING, Role.FINAL_NORM, Role.HEAD)
+    outer = draw(*outer_roles(config))
     roles = [layer_roles(config, i) for i in range(config.num_layers)]
     layers = tuple(
         draw(*(role for role in each if role not in EXPERT_ROLES), layer=i)

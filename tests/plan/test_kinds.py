@@ -9,7 +9,7 @@ import pytest
 from monolane.model import ModelConfig
 from monolane.ops import modules
 from monolane.plan import DeviceDescription, PhaseKind, build
-from monolane.plan._kinds import FIRST, LAST, kinds
+from monolane.plan._kinds import LAST, first_parts, kinds
 
 SOURCES = Path(__file__).parents[2] / "src" / "monolane"
 DENSE = "GATE_UP DOWN"
@@ -17,6 +17,7 @@ MIXTURE = "ROUTE EXPERT_GATE_UP EXPERT_DOWN"
 OUTER = "QKV ATTEND OUT"
 STATES = "DELTA_IN DELTA DELTA_OUT"
 CONV = "CONV_IN CONV CONV_OUT"
+PER_LAYER = "PER_LAYER_GATE PER_LAYER_OUT"
 LATENT = "LATENT EXPAND ATTEND VALUES OUT"
 
 
@@ -39,6 +40,16 @@ LATENT = "LATENT EXPAND ATTEND VALUES OUT"
             "HEAD CHOOSE",
         ),
         ("conv", [f"{CONV} {DENSE}", f"{OUTER} {DENSE}", CONV], "HEAD CHOOSE"),
+        (
+            "per_layer",
+            [*[f"{OUTER} {DENSE} {PER_LAYER}"] * 2, f"{PER_LAYER} {OUTER} {DENSE}"],
+            "HEAD CHOOSE",
+        ),
+        (
+            "beside",
+            [f"{OUTER} {DENSE} {MIXTURE}", f"{STATES} {OUTER} {MIXTURE} {DENSE}"],
+            "HEAD CHOOSE",
+        ),
         ("sum_head", [f"{OUTER} {DENSE}"] * 2, "GATHER HEAD CHOOSE"),
     ],
 )
@@ -51,14 +62,15 @@ def test_the_phases_of_a_pass(
 ) -> None:
     """Stated anew: builder and checker read the order of the parts from one list."""
     plan = build(configs[name], device_of(2), "float32")
-    assert " ".join(phase.kind.name for phase in plan.phases) == " ".join(("EMBED", *layers, last))
+    first = ["EMBED"] + ["PER_LAYER_INPUTS"] * (name == "per_layer")
+    assert " ".join(phase.kind.name for phase in plan.phases) == " ".join((*first, *layers, last))
     inside = [phase.layer for phase in plan.phases if phase.layer >= 0]
     assert inside == [i for i, kinds in enumerate(layers) for _ in kinds.split()]
 
 
 def test_every_kind_is_described_once() -> None:
     layer = [part for module in modules("plan") for part in module.PARTS]
-    described = [kind for part in (*FIRST, *layer, *LAST) for kind in part.kinds]
+    described = [kind for part in (*first_parts(), *layer, *LAST) for kind in part.kinds]
     assert sorted(described) == sorted(PhaseKind)
     assert list(kinds()) == list(PhaseKind)
 

@@ -158,8 +158,8 @@ def _set(
     )
     if wanted is not stored or cut.copied:
         found.sources.setdefault((role, layer), []).append(matrix)
-    if role is not Role.EMBEDDING:
-        found.formats[role, None if role is Role.HEAD else layer] = wanted.name
+    if role.kind is not Kind.LOOKUP:
+        found.formats[role, None if layer == OUTER else layer] = wanted.name
 
 
 def _set_coded(
@@ -191,7 +191,7 @@ def _set_blocks(
     Panels of the blocks as they are, or of what is wanted instead.
     """
     stored = find_format(matrix.format)
-    looked_up = role is Role.EMBEDDING
+    looked_up = role.kind is Kind.LOOKUP
     used = (wanted or stored).multiplied
     block = stored.super_block or stored.group
     if matrix.columns % (block * cut.column_parts):
@@ -232,7 +232,7 @@ def _set_quantized(
     """Hand over codes and scales as they lie in memory: mapped, if they came from a file."""
     *outer, columns = matrix.shape
     stored = find_format(f"int{matrix.bits}")
-    looked_up = role is Role.EMBEDDING
+    looked_up = role.kind is Kind.LOOKUP
     found.table.set_matrix(
         role=ROLES.index(role),
         layer=layer,

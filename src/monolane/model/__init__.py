@@ -49,7 +49,14 @@ from monolane.model._rounding import rounded
 from monolane.model._safetensors import PendingTensor, SafetensorsFile, write_safetensors
 from monolane.model._shard_weights import cut_weights
 from monolane.model._sidecar_files import LICENCE_FILES, copy_beside
-from monolane.model._tensors import JOINING_NORMS, Part, TensorSpec, lane_shape, layer_roles
+from monolane.model._tensors import (
+    JOINING_NORMS,
+    Part,
+    TensorSpec,
+    lane_shape,
+    layer_roles,
+    outer_roles,
+)
 from monolane.model._unpack import write_unpacked
 from monolane.model._weights import Weights, matrix_formats
 from monolane.model._weights_hash import digest
@@ -142,6 +149,7 @@ __all__ = [
     "layer_roles",
     "matrix_formats",
     "open_laneformer",
+    "outer_roles",
     "parse_config",
     "quantize_folder",
     "quantize_matrix",

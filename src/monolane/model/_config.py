@@ -27,6 +27,7 @@ from monolane.ops import (
     Mlp,
     Operation,
     QkNorm,
+    Shapes,
     operations,
 )
 
@@ -105,6 +106,8 @@ class ModelConfig:
     quantization: Quantization | None = None  # of the matrices; dtype is that of all else
     # Of each layer, in the order in which they join the streams. What executors read.
     modules: tuple[tuple[Module, ...], ...] = field(init=False, repr=False, compare=False)
+    # Of weights outside the layers that layers' operations share.
+    shared_shapes: Shapes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check_sizes()
@@ -112,6 +115,10 @@ class ModelConfig:
         for i, layer in enumerate(self.layers):
             layer.check_modules(i, self.num_lanes)
         object.__setattr__(self, "modules", tuple(self._modules(x) for x in self.layers))
+        shared: Shapes = {}
+        for operation in self.operations:
+            shared |= operation.outer(self.hidden_size)
+        object.__setattr__(self, "shared_shapes", shared)
         self._check_latent()
         self._check_delta()
         self._check_lanes()
@@ -157,6 +164,11 @@ class ModelConfig:
         """The layers that have attention."""
         found = ((i, self.find(i, Attention)) for i in range(self.num_layers))
         return {i: attention for i, attention in found if attention is not None}
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The operations of all layers, each of those that are alike once."""
+        return tuple(dict.fromkeys(x.operation for layer in self.modules for x in layer))
 
     @property
     def layers_with_states(self) -> int:
@@ -236,6 +248,7 @@ class ModelConfig:
         norms += self.num_layers if self.layer_scales else 0
         layers = norms + sum(module.operation.parameters(d) for module in modules)
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
+        layers += sum(math.prod(shape) for shape in self.shared_shapes.values())
         return self.vocab_size * d + layers + final_norm + head
 
     @property
@@ -493,7 +506,7 @@ class ModelConfig:
                 "float weights with 'monolane quantize'"
             )
         columns = [("hidden_size", self.hidden_size)]
-        for x in dict.fromkeys(module.operation for layer in self.modules for module in layer):
+        for x in self.operations:
             match x:
                 case Attention(latent=latent):
                     columns.append(("num_heads * head_dim / lanes", x.out_columns // lanes))

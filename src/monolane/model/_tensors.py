@@ -55,11 +55,17 @@ def layer_roles(config: ModelConfig, layer: int = 0) -> tuple[Role, ...]:
     return tuple(x for x in _layer_shapes(config, layer) if x not in JOINED)
 
 
+def outer_roles(config: ModelConfig) -> tuple[Role, ...]:
+    """Return the roles outside the layers, the head also where it is tied."""
+    return tuple(_outer_shapes(config))
+
+
 def _outer_shapes(config: ModelConfig) -> Shapes:
     d, lanes = config.hidden_size, config.num_lanes
     head_lanes = lanes if config.head is Head.VOCAB_PARALLEL else 1
     return {
         Role.EMBEDDING: (config.vocab_size, d),
+        **config.shared_shapes,
         Role.FINAL_NORM: (lanes if config.final_norm_per_lane else 1, d),
         Role.HEAD: (head_lanes, config.vocab_size // head_lanes, config.head_inputs),
     }
@@ -123,6 +129,7 @@ def list_specs(
     """
     specs: list[TensorSpec] = []
     places: list[tuple[Role, int | None]] = [(Role.EMBEDDING, None)]
+    places += [(role, None) for role in config.shared_shapes]
     for i in range(config.num_layers):
         places += [(role, i) for role in _file_roles(config, i, names)]
     places += [(Role.FINAL_NORM, None)]
@@ -135,7 +142,7 @@ def list_specs(
                 "not of one model, or the download is incomplete"
             )
         shape = lane_shape(config, role, layer=layer)
-        in_file = shape[1:] if role in shared and role is not Role.EMBEDDING else shape
+        in_file = shape[1:] if role in shared and role.kind is not Kind.LOOKUP else shape
         if role not in EXPERT_ROLES:
             _add(specs, TensorSpec(names[role].format(i=layer), in_file, role, layer))
             continue

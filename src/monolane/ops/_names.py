@@ -83,6 +83,12 @@ class Role(StrEnum):
     CONV_IN = "conv_in", Kind.MATRIX  # [1, 3*C, D]
     CONV_TAPS = "conv_taps", Kind.VECTOR  # [1, C, 1, K]
     CONV_OUT = "conv_out", Kind.MATRIX  # [1, D, C]
+    # Of per-layer embeddings, see per_layer/spec.py; the first three are outside the layers.
+    PER_LAYER_EMBEDDING = "per_layer_embedding", Kind.LOOKUP  # [V, N*P]
+    PER_LAYER_PROJECTION = "per_layer_projection", Kind.MATRIX  # [1, N*P, D]
+    PER_LAYER_NORM = "per_layer_norm", Kind.NORM  # [1, P]
+    PER_LAYER_GATE = "per_layer_gate", Kind.MATRIX  # [1, P, D]
+    PER_LAYER_OUT = "per_layer_out", Kind.MATRIX  # [1, D, P]
     LAYER_SCALE = "layer_scale", Kind.VECTOR  # [1, 1]: of the streams behind a layer
     # Of a layer's further modules.
     THIRD_NORM = "third_norm", Kind.NORM  # as ATTENTION_NORM
@@ -137,3 +143,4 @@ class Buffer(IntEnum):
     STATE = 15
     THIRD_OUTPUT = 16  # as FIRST_OUTPUT, of a layer's third module
     FOURTH_OUTPUT = 17  # the same of its fourth
+    PER_LAYER = 18  # [1, T, N*P]: what tokens have for each layer

@@ -85,6 +85,11 @@ class Operation(ABC):
         JOINED.
         """
 
+    def outer(self, hidden: int) -> Shapes:
+        """Return the shapes of weights outside the layers, which all layers that have it share."""
+        del hidden
+        return {}
+
     @abstractmethod
     def buffers(self, room: Room) -> Buffers:
         """Return the shapes of what its phases leave for each other, and for the next pass."""

@@ -8,7 +8,7 @@ from monolane.model import ModelConfig
 from monolane.ops import MAX_WIDTH
 from monolane.plan._builder import Builder
 from monolane.plan._device import DeviceDescription
-from monolane.plan._kinds import FIRST, LAST, parts_of
+from monolane.plan._kinds import LAST, first_parts, parts_of
 from monolane.plan._phase import OUTPUTS
 from monolane.plan._plan import Place, Plan
 from monolane.plan._waits import with_waits
@@ -44,9 +44,9 @@ def build(
             f"was trained, or to which it is stretched, got {context!r}"
         )
     builder = Builder(config, device, dtype, ring_slots, formats or {}, keys)
-    for part in (*FIRST, *LAST):
+    for part in (*first_parts(), *LAST):
         builder.shares |= {(role, None): x for role, x in part.share_out(builder, -1).items()}
-    phases = [phase for part in FIRST for phase in part.build(builder, -1, 0)]
+    phases = [phase for part in first_parts() for phase in part.build(builder, -1, 0)]
     for layer in range(config.num_layers):
         for place, module in enumerate(config.modules[layer]):
             parts = parts_of(module.operation)

@@ -40,6 +40,10 @@ class PhaseKind(IntEnum):
     CONV_IN = 19  # update, norm, product
     CONV = 20  # of own channels: gate, sum over tokens, gate
     CONV_OUT = 21  # product
+    # Where layers have per-layer embeddings; the first once a pass, behind EMBED:
+    PER_LAYER_INPUTS = 22  # product of what is embedded, norm of each layer's; the table's rows
+    PER_LAYER_GATE = 23  # update, product, activation(gate) * input
+    PER_LAYER_OUT = 24  # product
 
 
 # Where modules put their outputs, in the order in which a layer has them; each is a ring.

@@ -157,10 +157,11 @@ class Plan:
         }
         if buffer in common:
             return common[buffer]
-        for place, own in zip(OUTPUTS, c.modules[layer], strict=False):
-            found = own.operation.buffers(self.room) if module in (place, None) else {}
-            if buffer in found:
-                return found[buffer]
+        for modules in c.modules if layer < 0 else (c.modules[layer],):
+            for place, own in zip(OUTPUTS, modules, strict=False):
+                found = own.operation.buffers(self.room) if module in (place, None) else {}
+                if buffer in found:
+                    return found[buffer]
         return (0,)
 
     def find(self, kind: PhaseKind, layer: int = -1) -> Phase:

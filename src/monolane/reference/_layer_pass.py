@@ -18,6 +18,7 @@ class LayerPass:
     config: ModelConfig
     layer: int
     weights: Mapping[Role, Floats]  # float32, shaped as executors see them
+    outer: Mapping[Role, Floats]  # the same of those outside the layers
     experts: Mapping[Role, Sequence[Floats]]  # of each role one for each expert
     cache: Cache
     token_ids: npt.NDArray[np.int64]  # [T]

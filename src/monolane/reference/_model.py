@@ -60,7 +60,7 @@ class ReferenceModel:
         x_LTD = np.repeat(embedded_TD[None], config.num_lanes, axis=0)
         outputs: tuple[list[Floats], ...] = tuple([] for _ in JOINING_NORMS)
         for i, (modules, layer) in enumerate(zip(config.modules, self._layers, strict=True)):
-            layer_pass = LayerPass(config, i, layer, self._experts[i], cache, ids_T)
+            layer_pass = LayerPass(config, i, layer, self._outer, self._experts[i], cache, ids_T)
             read_LTD = x_LTD
             # A layer's modules in their order, each with the norms and the outputs of its place.
             for module, norms, said in zip(modules, JOINING_NORMS, outputs, strict=False):

@@ -19,7 +19,7 @@ import numpy as np
 from monolane.errors import ConfigError
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
-from monolane.model._layer_config import LayerConfig
+from monolane.model._layer_config import LayerConfig, ModuleConfig, ModuleName
 from monolane.model._rotary import Rotary
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import GgufSpelling
@@ -32,6 +32,7 @@ from monolane.model.families.gemma3 import (
 )
 from monolane.model.families.llama import DENSE, NAMES, read_layers
 from monolane.ops import QkNorm, Role
+from monolane.ops.per_layer.spec import PerLayer
 
 _DEFAULTS: dict[str, Any] = {
     "num_attention_heads": 8,
@@ -44,6 +45,7 @@ _DEFAULTS: dict[str, Any] = {
     "rms_norm_eps": 1e-6,
     "tie_word_embeddings": True,
     "hidden_size_per_layer_input": 256,
+    "vocab_size_per_layer_input": 262144,
 }
 _PATTERN = 6  # every so many layers, counted from 1, one is global
 _THETA, _LOCAL_THETA, _PART = 1e6, 1e4, 0.25
@@ -61,6 +63,12 @@ _NAMES = NAMES | {
     Role.MLP_NORM: _LAYER + "pre_feedforward_layernorm.weight",
     Role.POST_MLP_NORM: _LAYER + "post_feedforward_layernorm.weight",
     Role.LAYER_SCALE: _LAYER + "layer_scalar",
+    Role.PER_LAYER_EMBEDDING: "model.embed_tokens_per_layer.weight",
+    Role.PER_LAYER_PROJECTION: "model.per_layer_model_projection.weight",
+    Role.PER_LAYER_NORM: "model.per_layer_projection_norm.weight",
+    Role.PER_LAYER_GATE: _LAYER + "per_layer_input_gate.weight",
+    Role.PER_LAYER_OUT: _LAYER + "per_layer_projection.weight",
+    Role.POST_THIRD_NORM: _LAYER + "post_per_layer_input_norm.weight",
 }
 # What files may hold of layers that read the keys of earlier ones, and nobody reads.
 _OF_KEYS = (Role.K, Role.V, Role.K_NORM)
@@ -84,7 +92,22 @@ def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
             expected = f"fewer than {count - i}: layer {i} is the first of its kind"
             raise fields.fault("num_kv_shared_layers", expected)
         layers[i] = replace(layer, keys_of=alike[-1] if i >= first else None)
-    return tuple(_sized(fields, i, layer) for i, layer in enumerate(layers))
+    modules = _modules(fields, count)
+    return tuple(replace(_sized(fields, i, x), modules=modules) for i, x in enumerate(layers))
+
+
+def _modules(fields: Fields, count: int) -> tuple[ModuleName | ModuleConfig, ...]:
+    """Return a layer's modules, where they are not attention and an MLP alone."""
+    inner = fields.size("hidden_size_per_layer_input", 0, minimum=0)
+    if inner == 0:
+        return ()
+    rows = fields.size("vocab_size_per_layer_input")
+    if rows < fields.size("vocab_size"):
+        raise fields.fault(
+            "vocab_size_per_layer_input", "at least vocab_size: each token has a row"
+        )
+    operation = PerLayer(inner=inner, layers=count, rows=rows, activation="gelu_tanh")
+    return ("attention", "mlp", ModuleConfig(operation, norm_before=False, norm_after=True))
 
 
 def _sized(fields: Fields, i: int, layer: LayerConfig) -> LayerConfig:
@@ -119,6 +142,7 @@ def _render(config: ModelConfig) -> dict[str, Any]:
     if (local := config.local_rotary) is None:
         raise ConfigError("local_rotary: expected one, as Gemma 4 has, got None")
     layers = config.layers
+    per_layer = config.find(0, PerLayer)
     full = [i for i, layer in enumerate(layers) if layer.window is None]
     raw = render_common(config, "Gemma4ForCausalLM", "gemma4_text") | {
         "hidden_activation": "gelu_pytorch_tanh",
@@ -129,7 +153,8 @@ def _render(config: ModelConfig) -> dict[str, Any]:
         "num_kv_shared_layers": sum(layer.keys_of is not None for layer in layers),
         "attention_k_eq_v": any(layer.key_is_value for layer in layers),
         "use_double_wide_mlp": any(layer.intermediate_size is not None for layer in layers),
-        "hidden_size_per_layer_input": 0,
+        "hidden_size_per_layer_input": 0 if per_layer is None else per_layer.inner,
+        "vocab_size_per_layer_input": config.vocab_size if per_layer is None else per_layer.rows,
         "final_logit_softcapping": config.logit_cap,
         "per_layer_config": {
             str(i): {
@@ -192,6 +217,7 @@ def _unsaid(fields: Fields) -> dict[str, Any]:
         )
     return {
         "hidden_activation": "gelu_pytorch_tanh",
+        "vocab_size_per_layer_input": fields.size("vocab_size"),
         "layer_types": [WINDOWED if x else FULL for x in windowed.tolist()],
         "num_key_value_heads": usual,
         "intermediate_size": own[0],
@@ -243,7 +269,6 @@ GEMMA4_TEXT = replace(
     fixed={
         "hidden_activation": ("gelu_pytorch_tanh", ""),
         "attention_bias": (False, "executors have no such biases in this family"),
-        "hidden_size_per_layer_input": (0, "embeddings of each layer are not read yet"),
         "enable_moe_block": (False, "mixtures of this family are not read yet"),
     },
     names=lambda config: _NAMES,
@@ -268,7 +293,15 @@ GEMMA4_TEXT = replace(
             "final_logit_softcapping": "final_logit_softcapping",
         },
         given=_unsaid,
-        names=lambda config: {Role.LAYER_SCALE: "blk.{i}.layer_output_scale.weight"},
+        names=lambda config: {
+            Role.LAYER_SCALE: "blk.{i}.layer_output_scale.weight",
+            Role.PER_LAYER_EMBEDDING: "per_layer_token_embd.weight",
+            Role.PER_LAYER_PROJECTION: "per_layer_model_proj.weight",
+            Role.PER_LAYER_NORM: "per_layer_proj_norm.weight",
+            Role.PER_LAYER_GATE: "blk.{i}.inp_gate.weight",
+            Role.PER_LAYER_OUT: "blk.{i}.proj.weight",
+            Role.POST_THIRD_NORM: "blk.{i}.post_norm.weight",
+        },
     ),
 )
 GEMMA4 = replace(

@@ -13,7 +13,6 @@ from monolane.plan._kind import Kind, Part
 from monolane.plan._kinds import choose, embed, head
 from monolane.plan._phase import PhaseKind
 
-FIRST: tuple[Part, ...] = (embed.PART,)
 LAST: tuple[Part, ...] = (head.PART, choose.PART)
 
 
@@ -21,6 +20,12 @@ LAST: tuple[Part, ...] = (head.PART, choose.PART)
 def _layer_parts() -> tuple[tuple[Part, ...], ...]:
     """Return the parts of each operation. Only when asked: their files import this package."""
     return tuple(module.PARTS for module in modules("plan"))
+
+
+@cache
+def first_parts() -> tuple[Part, ...]:
+    """Return the parts before the layers: the embedding, and what operations need besides."""
+    return (embed.PART, *chain(*(getattr(module, "FIRST", ()) for module in modules("plan"))))
 
 
 def parts_of(operation: Operation) -> tuple[Part, ...]:
@@ -33,8 +38,8 @@ def parts_of(operation: Operation) -> tuple[Part, ...]:
 @cache
 def kinds() -> Mapping[PhaseKind, Kind]:
     """Return every kind of phase by its name."""
-    parts = (*FIRST, *chain(*_layer_parts()), *LAST)
+    parts = (*first_parts(), *chain(*_layer_parts()), *LAST)
     return {kind: part.kinds[kind] for kind in PhaseKind for part in parts if kind in part.kinds}
 
 
-__all__ = ["FIRST", "LAST", "Kind", "Part", "kinds", "parts_of"]
+__all__ = ["LAST", "Kind", "Part", "first_parts", "kinds", "parts_of"]
