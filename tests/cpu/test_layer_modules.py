@@ -24,6 +24,7 @@ from monolane.model import (
     Rotary,
     Weights,
 )
+from monolane.ops.per_layer.spec import PerLayer
 from monolane.plan import PhaseKind
 from monolane.reference import ReferenceModel
 
@@ -32,8 +33,14 @@ IDS = np.random.default_rng(1).integers(VOCAB, size=TOKENS)
 
 
 def layer(*modules: Any, **changes: Any) -> LayerConfig:
-    kinds = {"delta": "delta" in modules, "experts": "experts" in modules}
+    names = [x.name if isinstance(x, ModuleConfig) else x for x in modules]
+    kinds = {"delta": "delta" in names, "experts": "experts" in names}
     return LayerConfig(NOW, NOW, modules=modules, **kinds | changes)
+
+
+def _per_layer(layers: int) -> ModuleConfig:
+    operation = PerLayer(inner=24, layers=layers, rows=VOCAB, activation="gelu_tanh")
+    return ModuleConfig(operation, norm_before=False, norm_after=True)
 
 
 def config_of(*layers: LayerConfig, **changes: Any) -> ModelConfig:
@@ -121,14 +128,35 @@ OWN_NORMS = config_of(
 )
 
 
+# As Gemma 4 has them: a third module that reads what the token has for the layer.
+PER_LAYER = config_of(
+    *(
+        layer("attention", "mlp", _per_layer(3), key_is_value=i == 1, keys_of=1 if i > 1 else None)
+        for i in range(3)
+    ),
+    qk_norm=QkNorm.HEAD,
+    value_norm=True,
+    layer_scales=True,
+    norm_after=True,
+)
+
+
 def executor_of(weights: Weights, workers: int, dtype: str) -> CpuExecutor:
     return CpuExecutor(weights, context=600, slots=3, workers=workers, dtype=dtype)
 
 
 @pytest.mark.parametrize(
     "config",
-    [SINGLE, TURNED, BESIDE_LATENT, SHARED_KEYS, BESIDE, OWN_NORMS],
-    ids=["single", "turned round", "beside latent", "shared keys", "beside", "own norms"],
+    [SINGLE, TURNED, BESIDE_LATENT, SHARED_KEYS, BESIDE, OWN_NORMS, PER_LAYER],
+    ids=[
+        "single",
+        "turned round",
+        "beside latent",
+        "shared keys",
+        "beside",
+        "own norms",
+        "per layer",
+    ],
 )
 @pytest.mark.parametrize("workers", [1, 3])
 def test_logits_are_the_reference_s(config: ModelConfig, workers: int) -> None:
@@ -141,7 +169,9 @@ def test_logits_are_the_reference_s(config: ModelConfig, workers: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [SINGLE, SHARED_KEYS, BESIDE], ids=["single", "shared keys", "beside"]
+    "config",
+    [SINGLE, SHARED_KEYS, BESIDE, PER_LAYER],
+    ids=["single", "shared keys", "beside", "per layer"],
 )
 def test_a_sequence_is_kept_and_goes_on(config: ModelConfig) -> None:
     executor = executor_of(weights_of(config), 2, "bfloat16")
@@ -192,7 +222,10 @@ def test_what_reads_the_same_joins_the_streams_together() -> None:
     ("wrong", "message"),
     [
         (layer("mlp", "mlp"), "layer 1: modules: expected one to 4 of attention, delta, mlp"),
-        (layer("mlp", Mlp(96, "silu")), "layer 1: modules: .* one of each, got mlp, Mlp"),
+        (
+            layer("mlp", Mlp(inner=96, activation="silu")),
+            "layer 1: modules: .* one of each, got mlp, Mlp",
+        ),
         (layer("mlp", "rnn"), "layer 1: modules: expected one to 4 of attention, delta, mlp"),
         (layer(ModuleConfig("mlp", beside=True)), "a first one that is beside no other, got mlp"),
         (layer("mlp", experts=True), "layer 1: experts: expected False, as its modules are mlp"),

@@ -328,6 +328,7 @@ def test_every_field_is_computed_or_refused() -> None:
     [
         ("olmo2", "norm_before"),
         ("gemma3_text", "local_rotary"),
+        ("gemma4_text", "local_rotary"),
         ("gpt_oss", "out_bias"),
         ("llama", "out_bias"),
         ("mixtral", "experts"),

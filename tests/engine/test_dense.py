@@ -469,19 +469,35 @@ def test_new_families_are_quantised(kind: str, dense: Make, tmp_path: Path) -> N
     assert 0 < np.abs(coarse - plain).mean() < 0.1 * plain.std()
 
 
-def test_gemma3_is_read_out_of_a_model_that_sees(tmp_path: Path) -> None:
+def seeing(kind: str) -> Any:
+    """A small random model of a family with a tower for pictures beside its text."""
     torch.manual_seed(0)
     text = {"hidden_size": 96, "intermediate_size": 64, "num_attention_heads": 6, "head_dim": 16}
     text |= {"num_hidden_layers": 3, "num_key_value_heads": 2, "vocab_size": 97}
-    text |= {"sliding_window": 9, "sliding_window_pattern": 2, "initializer_range": 0.15}
+    text |= {"sliding_window": 9, "initializer_range": 0.15, "max_position_embeddings": 64}
     small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
-    vision = small | {"num_attention_heads": 1, "image_size": 28, "patch_size": 14}
-    config = transformers.Gemma3Config(
-        text_config=transformers.Gemma3TextConfig(**text, max_position_embeddings=64),
-        vision_config=transformers.SiglipVisionConfig(**vision),
-        mm_tokens_per_image=1,
-    )
-    model = transformers.Gemma3ForConditionalGeneration(config).eval()
+    vision = small | {"num_attention_heads": 1, "patch_size": 14}
+    if kind == "Gemma3":
+        config = transformers.Gemma3Config(
+            text_config=transformers.Gemma3TextConfig(**text, sliding_window_pattern=2),
+            vision_config=transformers.SiglipVisionConfig(**vision, image_size=28),
+            mm_tokens_per_image=1,
+        )
+    else:
+        config = transformers.Gemma4Config(
+            text_config=transformers.Gemma4TextConfig(
+                **GEMMA4 | text | {"global_head_dim": 32, "hidden_size_per_layer_input": 32},
+                vocab_size_per_layer_input=97,
+            ),
+            vision_config=transformers.Gemma4VisionConfig(**vision, head_dim=8),
+            audio_config=None,
+        )
+    return getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
+
+
+@pytest.mark.parametrize("kind", ["Gemma3", "Gemma4"])
+def test_text_is_read_out_of_a_model_that_sees(kind: str, tmp_path: Path) -> None:
+    model = seeing(kind)
     model.save_pretrained(tmp_path / "sees")
     ids = np.arange(TOKENS)
     wanted = compute(model, ids)

@@ -2,8 +2,8 @@
 
 So there is one tokenizer in this package, and what it promises (a stranger's text spells no control
 token, streams equal their whole) holds for GGUF files too. What fields mean is llama.cpp's reading
-(src/llama-vocab.cpp): models "gpt2" (byte-level BPE) and "llama" (SentencePiece's BPE, where the
-score of a piece says when it is merged).
+(src/llama-vocab.cpp): models "gpt2" (byte-level BPE), "llama" (SentencePiece's BPE, where the
+score of a piece says when it is merged) and "gemma4" (the same pieces with a list of merges).
 """
 
 import logging
@@ -22,7 +22,7 @@ _PREFIX = "tokenizer.ggml."
 # Types of tokens (``TokenType`` of the ``gguf`` package).
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 # Models of tokenizers that llama.cpp has besides.
-_OTHERS = "expected 'gpt2' (byte-level BPE) or 'llama' (SentencePiece BPE)"
+_OTHERS = "expected 'gpt2' (byte-level BPE), 'llama' or 'gemma4' (SentencePiece BPE)"
 _REFUSED = {
     "t5": "SentencePiece's unigram, of encoders and of T5; no decoder that is read here has it. Of "
     "another model, take its folder from the Hub: a tokenizer.json with a Unigram model is read",
@@ -30,18 +30,22 @@ _REFUSED = {
 }
 _NAMED = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 # Ids that llama.cpp takes where a file of that model names none.
-_DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2, "unk": 0}, "gpt2": {}}
+_DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2, "unk": 0}, "gpt2": {}, "gemma4": {}}
 # Tokens that end an answer, whatever ids the metadata name: older files name one of several. Some
 # files do not mark them as control tokens; llama.cpp takes them for such by their spelling.
 _ENDINGS = (
     "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
-    "<|end_of_text|>", "<EOT>", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>",
+    "<|end_of_text|>", "<EOT>", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>", "<turn|>",
+    "<|tool_response>",
 )  # fmt: skip
 # Those that are only if the file marks them: in Gemma </s> is a tag of HTML.
 _MARKED_ENDINGS = ("</s>", "<eos>")
 # Where these are, the format is harmony, and <|end|> ends a message of several in an answer.
 _HARMONY_ENDINGS = {"<|return|>", "<|call|>"}
 _SPACE = "▁"
+_LINES = {"type": "Split", "pattern": {"Regex": r"[^\n]+|\n+"}, "behavior": "Isolated"} | {
+    "invert": False
+}
 # Characters of a token: the longest published ones are runs of some hundred spaces or dashes. Every
 # way to cut one in two is looked at, so this bounds what a few long ones cost.
 _LONGEST = 1024
@@ -194,7 +198,8 @@ class GgufText:
         return merges
 
     def _sentence_piece(self) -> dict[str, Any]:
-        prefix = self._get("add_space_prefix", bool, True)
+        scored = self.kind == "llama"
+        prefix = self._get("add_space_prefix", bool, scored)
         to_mark = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
         to_space = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
         unk = self._id("unk")
@@ -202,7 +207,7 @@ class GgufText:
             "model": {
                 "type": "BPE",
                 "vocab": self._vocab,
-                "merges": self._scored_merges(),
+                "merges": self._scored_merges() if scored else self._merges(),
                 "unk_token": None if unk is None else self._tokens[unk],
                 "fuse_unk": True,
                 "byte_fallback": _BYTE in self._types,
@@ -211,6 +216,8 @@ class GgufText:
                 "type": "Sequence",
                 "normalizers": [{"type": "Prepend", "prepend": _SPACE}] * prefix + [to_mark],
             },
+            # llama.cpp merges nothing across the end of a line.
+            "pre_tokenizer": None if scored else {"type": "Sequence", "pretokenizers": [_LINES]},
             "decoder": {
                 "type": "Sequence",
                 "decoders": [
@@ -277,9 +284,11 @@ class GgufText:
             f"{name}_token": self._tokens[place] for name, place in ids.items() if place is not None
         }
         pre = PRE_TOKENIZERS.get(self._get("pre", str, ""))
-        bos = self.kind == "llama" or (pre is not None and pre.add_bos)
+        bos = self.kind != "gpt2" or (pre is not None and pre.add_bos)
         for name, usual in (("bos", bos and ids["bos"] is not None), ("eos", False)):
-            wanted = settings[f"add_{name}_token"] = self._get(f"add_{name}_token", bool, usual)
+            wanted = self._get(f"add_{name}_token", bool, usual)
+            wanted = wanted or (name == "bos" and self.kind == "gemma4")  # as llama.cpp has it
+            settings[f"add_{name}_token"] = wanted
             if wanted and ids[name] is None:
                 raise self._fault(f"add_{name}_token", f"expected {name}_token_id with it")
         template = self._metadata.get("tokenizer.chat_template")
