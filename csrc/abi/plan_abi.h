@@ -35,7 +35,7 @@ constexpr int32_t kPlanMaxMatrices = 4;
 constexpr int32_t kPlanRotaries = 2;
 constexpr int32_t kPlanMaxUpdates = 4;
 constexpr int32_t kPlanBuffers = 19;
-constexpr int32_t kWeightRoles = 63;
+constexpr int32_t kWeightRoles = 66;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -147,14 +147,17 @@ enum class WeightRole : int32_t {
   kPerLayerGate = 52,
   kPerLayerOut = 53,
   kLayerScale = 54,
-  kThirdNorm = 55,
-  kPostThirdNorm = 56,
-  kFourthNorm = 57,
-  kPostFourthNorm = 58,
-  kKvUp = 59,
-  kDeltaIn = 60,
-  kQkv = 61,
-  kGateUp = 62,
+  kRouterNorm = 55,
+  kExpertScales = 56,
+  kJointNorm = 57,
+  kThirdNorm = 58,
+  kPostThirdNorm = 59,
+  kFourthNorm = 60,
+  kPostFourthNorm = 61,
+  kKvUp = 62,
+  kDeltaIn = 63,
+  kQkv = 64,
+  kGateUp = 65,
 };
 
 enum class PlanHead : int32_t {
@@ -193,7 +196,8 @@ enum class ExpertScores : int32_t {
 };
 
 // Where a layer's modules put their outputs, in their order.
-constexpr PlanBuffer kPlanOutputs[] = {PlanBuffer::kFirstOutput, PlanBuffer::kSecondOutput, PlanBuffer::kThirdOutput, PlanBuffer::kFourthOutput};
+constexpr PlanBuffer kPlanOutputs[] = {PlanBuffer::kFirstOutput, PlanBuffer::kSecondOutput,
+                                       PlanBuffer::kThirdOutput, PlanBuffer::kFourthOutput};
 
 // Whether a layer has one for each expert.
 constexpr bool of_each(WeightRole role) {
@@ -381,8 +385,9 @@ struct PlanExperts {
   int32_t chosen_groups;      // of which alone a token's experts are chosen
   int32_t group_best;         // experts whose scores, added up, count for their group
   float scale;                // of the weights of the chosen
+  int32_t router_norm;        // 1: the router reads by a norm of its own
 };
-static_assert(sizeof(PlanExperts) == 44);
+static_assert(sizeof(PlanExperts) == 48);
 static_assert(offsetof(PlanExperts, count) == 0);
 static_assert(offsetof(PlanExperts, chosen) == 4);
 static_assert(offsetof(PlanExperts, inner) == 8);
@@ -394,6 +399,7 @@ static_assert(offsetof(PlanExperts, groups) == 28);
 static_assert(offsetof(PlanExperts, chosen_groups) == 32);
 static_assert(offsetof(PlanExperts, group_best) == 36);
 static_assert(offsetof(PlanExperts, scale) == 40);
+static_assert(offsetof(PlanExperts, router_norm) == 44);
 
 struct PlanMlp {
   int32_t inner;              // F, over all lanes
@@ -418,7 +424,9 @@ struct PlanModule {
   PlanBuffer output;        // where its outputs go, which join the streams
   WeightRole norm;          // scale of the norm of what it reads; kNone: none
   WeightRole post_norm;     // scale of that of what a stream gains; kNone: none
-  float scale;              // of what a stream gains from it, behind that norm
+  int32_t held;             // 1: what it says joins the streams with what the next module says
+  WeightRole joint_norm;    // scale of the norm of these two's sum; kNone: none
+  float scale;              // of what a stream gains from it, behind the norms
   WeightRole stream_scale;  // of the streams behind it; kNone: none
   int32_t scratch;          // floats that a worker needs of its own for its phases
   PlanState state;          // what a sequence keeps of it in a fixed size
@@ -430,22 +438,24 @@ struct PlanModule {
   PlanMlp mlp;
   PlanPerLayer per_layer;
 };
-static_assert(sizeof(PlanModule) == 204);
+static_assert(sizeof(PlanModule) == 216);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
 static_assert(offsetof(PlanModule, post_norm) == 12);
-static_assert(offsetof(PlanModule, scale) == 16);
-static_assert(offsetof(PlanModule, stream_scale) == 20);
-static_assert(offsetof(PlanModule, scratch) == 24);
-static_assert(offsetof(PlanModule, state) == 28);
-static_assert(offsetof(PlanModule, attention) == 44);
-static_assert(offsetof(PlanModule, latent) == 96);
-static_assert(offsetof(PlanModule, conv) == 108);
-static_assert(offsetof(PlanModule, delta) == 120);
-static_assert(offsetof(PlanModule, experts) == 140);
-static_assert(offsetof(PlanModule, mlp) == 184);
-static_assert(offsetof(PlanModule, per_layer) == 192);
+static_assert(offsetof(PlanModule, held) == 16);
+static_assert(offsetof(PlanModule, joint_norm) == 20);
+static_assert(offsetof(PlanModule, scale) == 24);
+static_assert(offsetof(PlanModule, stream_scale) == 28);
+static_assert(offsetof(PlanModule, scratch) == 32);
+static_assert(offsetof(PlanModule, state) == 36);
+static_assert(offsetof(PlanModule, attention) == 52);
+static_assert(offsetof(PlanModule, latent) == 104);
+static_assert(offsetof(PlanModule, conv) == 116);
+static_assert(offsetof(PlanModule, delta) == 128);
+static_assert(offsetof(PlanModule, experts) == 148);
+static_assert(offsetof(PlanModule, mlp) == 196);
+static_assert(offsetof(PlanModule, per_layer) == 204);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first

@@ -31,7 +31,8 @@ class WeightCheck {
   }
 
   void check(const PlanModule& m) const {
-    for (const WeightRole role : {m.norm, m.post_norm}) {
+    if (m.stream_scale != WeightRole::kNone) require(m.stream_scale, m.layer, 1);
+    for (const WeightRole role : {m.norm, m.post_norm, m.joint_norm}) {
       if (role != WeightRole::kNone) require(role, m.layer, norm(header_.norm_per_lane));
     }
     if (m.attention.heads > 0) check(m.layer, m.attention, m.latent);
@@ -77,6 +78,8 @@ class WeightCheck {
   }
 
   void check(int layer, const PlanExperts& e) const {
+    if (e.router_norm != 0) require(WeightRole::kRouterNorm, layer, header_.hidden);
+    allow(WeightRole::kExpertScales, layer, e.count);
     allow(WeightRole::kRouterBias, layer, e.count);
     allow(WeightRole::kRouterCorrection, layer, e.count);
     allow(WeightRole::kExpertGateBias, layer, int64_t{e.count} * e.inner);

@@ -37,10 +37,13 @@ void Router::fit(const PlanExperts& experts) {
 }
 
 void Router::choose(const PlanExperts& experts, const float* logits, const float* correction,
-                    int64_t width) {
+                    const float* scales, int64_t width) {
   fit(experts);
   for (int64_t t = 0; t < width; ++t) {
     choose_token(logits + t * plan_.count, correction, static_cast<int32_t>(t));
+  }
+  for (int64_t i = 0; scales != nullptr && i < width * plan_.chosen; ++i) {
+    weight_[i] *= scales[expert_[i]];
   }
   std::fill(begin_.begin(), begin_.end(), 0);
   for (int64_t i = 0; i < width * plan_.chosen; ++i) ++begin_[expert_[i] + 1];

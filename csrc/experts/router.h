@@ -27,9 +27,9 @@ class Router {
   // Of logits [T, E] the k largest of each token, of equal ones the lowest index. Weights are of
   // the softmax over all E, in float32, summed in the order of the experts: the same for a token
   // whatever tokens are beside it. Or by sigmoids, by groups: src/monolane/ops/experts/spec.py.
-  // `correction` [E], of the router, or null.
+  // `correction` [E], of the router, and `scales` [E], of the weights of each, or null.
   void choose(const PlanExperts& experts, const float* logits, const float* correction,
-              int64_t width);
+              const float* scales, int64_t width);
 
   // How much of what all tokens share is added to each: all, or where there is a `gate` [D] the
   // sigmoid of its product with what the router read, x [T, D].

@@ -2,6 +2,7 @@
 // expert the own rows, for all tokens that it serves at once, so that each row is read once a pass.
 // Such models have one lane, hence one group. router.h tells what is chosen.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/elementwise.h"
@@ -38,7 +39,8 @@ const void* gather_tokens(Forward& f, const Worker& w, Activation kind, int64_t 
 // The experts of any token, in ascending order, and has those be read that are not in memory.
 void choose_experts(Forward& f, Worker& w, const PlanPhase& phase) {
   w.router.choose(f.module(phase).experts, f.buffer(PlanBuffer::kRouted),
-                  f.weights.of(phase.layer).vector(WeightRole::kRouterCorrection), f.pass.width);
+                  f.weights.of(phase.layer).vector(WeightRole::kRouterCorrection),
+                  f.weights.of(phase.layer).vector(WeightRole::kExpertScales), f.pass.width);
   w.chosen.clear();
   for (int64_t expert = 0; expert < f.module(phase).experts.count; ++expert) {
     if (!w.router.of(expert).empty()) w.chosen.push_back(expert);
@@ -73,16 +75,27 @@ void run_route(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanExperts& e = f.module(phase).experts;
   const int64_t width = f.pass.width;
   update(f, w, phase);
+  const PlanShare own = share(f, w, phase.matrices[0].share);
+  void* packed = w.packed_lane(Activation::kF32, 0, width);
+  const auto pack_normed = [&] {
+    f.kernels.pack(Activation::kF32, w.normed->as<float>(), h.hidden, width, packed);
+  };
+  if (e.router_norm) {
+    const float* scale = f.weights.of(phase.layer).vector(WeightRole::kRouterNorm);
+    float* normed = w.normed->as<float>();
+    f.kernels.rms_norm(w.x->as<float>(), h.hidden, scale, h.norm_eps, h.hidden, width, normed,
+                       h.hidden);
+    scale_by(normed, 1.0f / std::sqrt(static_cast<float>(h.hidden)), width * h.hidden);
+    pack_normed();
+  }
   if (const WeightRole norm = f.module(phase).norm; norm != WeightRole::kNone) {
     f.kernels.rms_norm(w.x->as<float>(), h.hidden, f.weights.of(phase.layer).vector(norm),
                        h.norm_eps, h.hidden, width, w.normed->as<float>(), h.hidden);
   } else {
     std::memcpy(w.normed->as<float>(), w.x->as<float>(), floats(width * h.hidden));
   }
-  const PlanShare own = share(f, w, phase.matrices[0].share);
   if (own.begin == own.end) return;
-  void* packed = w.packed_lane(Activation::kF32, 0, width);
-  f.kernels.pack(Activation::kF32, w.normed->as<float>(), h.hidden, width, packed);
+  if (!e.router_norm) pack_normed();
   product(f, rows(f, w, phase, 0), 0, own.end - own.begin, Activation::kF32, packed, width,
           f.buffer(PlanBuffer::kRouted) + own.begin, e.count);
   const float* bias = f.weights.of(phase.layer).vector(WeightRole::kRouterBias);

@@ -10,56 +10,76 @@ namespace monolane {
 
 namespace {
 
-void join(Forward& f, Worker& w, const PlanUpdate& update) {
+// What a lane's stream gains of a module's outputs for a token, reduced and normed: gain [D].
+void reduce(Forward& f, const PlanUpdate& update, const PlanModule& module, int64_t own_lane,
+            int64_t t, float* gain) {
   const PlanHeader& h = f.plan.header;
   const int64_t hidden = h.hidden;
-  const float alone = std::sqrt(static_cast<float>(h.lanes));  // gain of a lane that never reduces
-  const PlanModule& module = f.plan.modules[update.module];
-  const float* scale = nullptr;  // of the norm of what is added
-  const float gain = module.scale;
-  if (module.post_norm != WeightRole::kNone) {
-    scale = f.weights.of(module.layer).vector(module.post_norm);
-  }
-  const float* behind = nullptr;  // what the stream is multiplied by then
-  if (module.stream_scale != WeightRole::kNone) {
-    behind = f.weights.of(module.layer).vector(module.stream_scale);
-  }
-  // Token by token, so that what all lanes said of it comes from far once for the group's lanes.
-  for (int64_t t = 0; t < f.pass.width; ++t) {
-    for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
-      float* x = w.x->as<float>() + (lane * f.pass.width + t) * hidden;
-      const int64_t own_lane = w.first_lane + lane;
-      const float* own = output(f, module.output, update.own_slot, own_lane) + t * hidden;
-      if (update.delay == kNever && scale == nullptr) {
-        add_scaled_to(x, own, alone * gain, hidden);
-        if (behind != nullptr) scale_by(x, *behind, hidden);
-        continue;
-      }
-      float* sum = w.sum->as<float>();
-      std::fill_n(sum, hidden, 0.0f);
-      if (update.delay == kNever) {
-        add_scaled_to(sum, own, alone, hidden);
-      } else {
-        for (int64_t j = 0; j < h.lanes; ++j) {
-          if (j == own_lane && update.delay > 0) continue;
-          add_to(sum, output(f, module.output, update.other_slot, j) + t * hidden, hidden);
-        }
-        if (update.delay > 0) add_to(sum, own, hidden);
-      }
-      if (scale != nullptr) {
-        const float* lane_scale = h.norm_per_lane ? scale + own_lane * hidden : scale;
-        f.kernels.rms_norm(sum, hidden, lane_scale, h.norm_eps, hidden, 1, sum, hidden);
-      }
-      gain == 1.0f ? add_to(x, sum, hidden) : add_scaled_to(x, sum, gain, hidden);
-      if (behind != nullptr) scale_by(x, *behind, hidden);
+  const float* own = output(f, module.output, update.own_slot, own_lane) + t * hidden;
+  std::fill_n(gain, hidden, 0.0f);
+  if (update.delay == kNever) {
+    add_scaled_to(gain, own, std::sqrt(static_cast<float>(h.lanes)), hidden);
+  } else {
+    for (int64_t j = 0; j < h.lanes; ++j) {
+      if (j == own_lane && update.delay > 0) continue;
+      add_to(gain, output(f, module.output, update.other_slot, j) + t * hidden, hidden);
     }
+    if (update.delay > 0) add_to(gain, own, hidden);
+  }
+}
+
+// Norms what a lane's stream gains, if there is such a norm.
+void norm(Forward& f, const PlanModule& module, WeightRole role, int64_t own_lane, float* gain) {
+  if (role == WeightRole::kNone) return;
+  const PlanHeader& h = f.plan.header;
+  const float* scale = f.weights.of(module.layer).vector(role);
+  if (h.norm_per_lane) scale += own_lane * h.hidden;
+  f.kernels.rms_norm(gain, h.hidden, scale, h.norm_eps, h.hidden, 1, gain, h.hidden);
+}
+
+// x += reduce(outputs of a module) of one token and lane. `held` [D] keeps what joins the stream
+// with the next module's.
+void join(Forward& f, Worker& w, const PlanUpdate& update, int64_t own_lane, int64_t t, float* x) {
+  const int64_t hidden = f.plan.header.hidden;
+  const PlanModule& module = f.plan.modules[update.module];
+  float *gain = w.sum->as<float>(), *held = gain + hidden;
+  const bool as_it_is = module.post_norm == WeightRole::kNone && !module.held &&
+                        module.joint_norm == WeightRole::kNone;
+  if (update.delay == kNever && as_it_is) {
+    const float alone = std::sqrt(static_cast<float>(f.plan.header.lanes));
+    const float* own = output(f, module.output, update.own_slot, own_lane) + t * hidden;
+    add_scaled_to(x, own, alone * module.scale, hidden);
+  } else {
+    reduce(f, update, module, own_lane, t, gain);
+    norm(f, module, module.post_norm, own_lane, gain);
+    if (module.held) {
+      std::copy_n(gain, hidden, held);
+      return;
+    }
+    if (module.joint_norm != WeightRole::kNone) {
+      add_to(gain, held, hidden);
+      norm(f, module, module.joint_norm, own_lane, gain);
+    }
+    module.scale == 1.0f ? add_to(x, gain, hidden) : add_scaled_to(x, gain, module.scale, hidden);
+  }
+  if (module.stream_scale != WeightRole::kNone) {
+    scale_by(x, *f.weights.of(module.layer).vector(module.stream_scale), hidden);
   }
 }
 
 }  // namespace
 
 void update(Forward& f, Worker& w, const PlanPhase& phase) {
-  for (int32_t i = 0; i < phase.num_updates; ++i) join(f, w, phase.updates[i]);
+  const PlanHeader& h = f.plan.header;
+  // Token by token, so that what all lanes said of it comes from far once for the group's lanes.
+  for (int64_t t = 0; t < f.pass.width; ++t) {
+    for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
+      float* x = w.x->as<float>() + (lane * f.pass.width + t) * h.hidden;
+      for (int32_t i = 0; i < phase.num_updates; ++i) {
+        join(f, w, phase.updates[i], w.first_lane + lane, t, x);
+      }
+    }
+  }
 }
 
 void read_stream(Forward& f, Worker& w, const PlanPhase& phase) {

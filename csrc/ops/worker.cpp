@@ -52,7 +52,7 @@ Worker::Worker(const Forward& f, int worker, std::optional<size_t> expert_memory
   normed = std::make_unique<Arena>(floats(width * columns));
   packed = std::make_unique<Arena>(static_cast<size_t>(packed_bytes));
   product = std::make_unique<Arena>(floats(2 * width * std::max<int64_t>(rows, 1)));
-  sum = std::make_unique<Arena>(floats(h.hidden));
+  sum = std::make_unique<Arena>(floats(2 * h.hidden));
   scores =
       std::make_unique<Arena>(floats(kAttendQueries * scores_of(std::max<int64_t>(h.chunk, 1))));
   scratch =

@@ -44,7 +44,7 @@ struct Worker {
   std::unique_ptr<Arena> packed;        // of each kind [lanes, T, packed]
   std::unique_ptr<Arena> gathered;      // [T, packed] of those that an expert serves
   std::unique_ptr<Arena> product;       // [T, rows], twice
-  std::unique_ptr<Arena> sum;           // [D]
+  std::unique_ptr<Arena> sum;           // [D], twice: what a stream gains, and what is held
   std::unique_ptr<Arena> scores;        // [kAttendQueries, chunk]
   std::unique_ptr<Arena> scratch;       // of the module that needs most; see Scratch
   std::unique_ptr<Arena> cosine, sine;  // [PlanRotary, max_width, most_angles], times amplitude

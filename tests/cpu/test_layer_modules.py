@@ -122,8 +122,13 @@ OWN_NORMS = config_of(
         ModuleConfig("mlp", norm_before=False, norm_after=True),
         ModuleConfig("experts", norm_after=True, beside=True),
     ),
+    layer(
+        "attention",
+        ModuleConfig("mlp", norm_after=True),
+        ModuleConfig("experts", norm_after=True, beside=True, joint_norm=True),
+    ),
     layer(ModuleConfig("mlp", norm_before=False), ModuleConfig("attention", norm_after=True)),
-    experts=Experts(6, 2, 32, normalised=True),
+    experts=Experts(6, 2, 32, normalised=True, router_norm=True, each_scaled=True),
     residual_scale=0.5,
 )
 
@@ -227,6 +232,10 @@ def test_what_reads_the_same_joins_the_streams_together() -> None:
             "layer 1: modules: .* one of each, got mlp, Mlp",
         ),
         (layer("mlp", "rnn"), "layer 1: modules: expected one to 4 of attention, delta, mlp"),
+        (
+            layer("attention", ModuleConfig("mlp", joint_norm=True)),
+            r"a joint norm where a module is beside another, got attention, mlp \(joint_norm\)",
+        ),
         (layer(ModuleConfig("mlp", beside=True)), "a first one that is beside no other, got mlp"),
         (layer("mlp", experts=True), "layer 1: experts: expected False, as its modules are mlp"),
         (

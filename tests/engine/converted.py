@@ -115,6 +115,12 @@ def gemma4_metadata(config: Any) -> dict[str, Any]:
         "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
         "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
     }
+    if config.enable_moe_block:
+        said |= {
+            "expert_count": config.num_experts,
+            "expert_used_count": config.top_k_experts,
+            "expert_feed_forward_length": config.moe_intermediate_size,
+        }
     if config.final_logit_softcapping:
         said["final_logit_softcapping"] = config.final_logit_softcapping
     if config.use_double_wide_mlp:
@@ -231,7 +237,13 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
             continue
         name = name.replace("e_score_correction_bias", "e_score_correction.bias")
         name = name.replace(".expert_bias", ".expert_bias.bias")
-        name += ".weight" * name.endswith("layer_scalar")
+        if name.endswith("router.scale"):
+            found[f"blk.{name.split('.')[2]}.ffn_gate_inp.scale"] = array
+            continue
+        if name.endswith("per_expert_scale"):
+            found[f"blk.{name.split('.')[2]}.ffn_down_exps.scale"] = array
+            continue
+        name += ".weight" * name.endswith(("layer_scalar", "experts.gate_up_proj", "s.down_proj"))
         if ".conv.conv." in name:
             array = array.squeeze(1)
         parts = (".mlp.gate.weight", ".mlp.experts.", ".feed_forward.experts.", "forward.gate.")

@@ -221,6 +221,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "Gemma 4": ("Gemma4", ODD | GEMMA4 | {"attention_k_eq_v": True, "sliding_window": 9}),
+    "Gemma 4, mixtures": (
+        "Gemma4",
+        ODD
+        | GEMMA4
+        | {"enable_moe_block": True, "num_experts": 7, "top_k_experts": 3, "sliding_window": 9}
+        | {"moe_intermediate_size": 40, "attention_k_eq_v": True, "tie_word_embeddings": True},
+    ),
     "Gemma 4, shared keys, capped, tied": (
         "Gemma4",
         ODD
@@ -271,7 +278,9 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
     model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name or name.endswith("bias"):  # off one and zero, so that they show
+            if "norm" in name or name.endswith(
+                ("bias", "scale")
+            ):  # off one and zero, so that they show
                 parameter += 0.3 * torch.randn_like(parameter)
             if name.endswith("gate_up_proj"):  # gates and ups beyond GPT-OSS's limit, 7
                 parameter *= 4

@@ -142,6 +142,13 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "gemma4",
         GEMMA4 | {"attention_k_eq_v": True, "sliding_window": 9, "tie_word_embeddings": True},
     ),
+    "Gemma 4, mixtures": (
+        "Gemma4Text",
+        "gemma4",
+        GEMMA4
+        | {"enable_moe_block": True, "num_experts": 7, "top_k_experts": 3, "sliding_window": 9}
+        | {"moe_intermediate_size": 40, "attention_k_eq_v": True, "tie_word_embeddings": True},
+    ),
     "Gemma 4, shared keys": (
         "Gemma4Text",
         "gemma4",
@@ -184,7 +191,7 @@ def random_model(kind: str, **changes: Any) -> Any:
     model = model_class(config_of).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name or name.endswith("bias"):
+            if "norm" in name or name.endswith(("bias", "scale")):
                 parameter += 0.3 * torch.randn_like(parameter)
         for name, buffer in model.named_buffers():
             if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):

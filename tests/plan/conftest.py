@@ -222,7 +222,11 @@ CONFIGS = {
             LayerConfig(
                 NOW,
                 NOW,
-                modules=("attention", ModuleConfig("mlp", beside=True), "experts"),
+                modules=(
+                    "attention",
+                    ModuleConfig("mlp", norm_after=True),
+                    ModuleConfig("experts", norm_after=True, beside=True, joint_norm=True),
+                ),
                 experts=True,
             ),
             LayerConfig(
@@ -238,7 +242,7 @@ CONFIGS = {
                 ),
             ),
         ),
-        experts=Experts(6, 2, 9, normalised=True, shared=5),
+        experts=Experts(6, 2, 9, normalised=True, shared=5, router_norm=True, each_scaled=True),
         delta=Delta(key_heads=2, value_heads=4, key=5, value=3, kernel=4),
     ),
     "shared_keys_of_lanes": _config(

@@ -227,6 +227,8 @@ class ModelConfig:
                 norm_before=self.norm_before if x.norm_before is None else x.norm_before,
                 norm_after=self.norm_after if x.norm_after is None else x.norm_after,
                 beside=x.beside,
+                joint_norm=x.joint_norm,
+                held=place + 1 < len(layer.listed) and layer.listed[place + 1].joint_norm,
                 stream_scale=self.layer_scales and place == len(layer.listed) - 1,
             )
             found.append(module)
@@ -245,6 +247,7 @@ class ModelConfig:
         final_norm = d * (lanes if self.final_norm_per_lane else 1)
         modules = [module for layer in self.modules for module in layer]
         norms = norm * sum(module.norm_before + module.norm_after for module in modules)
+        norms += norm * sum(module.joint_norm for module in modules)
         norms += self.num_layers if self.layer_scales else 0
         layers = norms + sum(module.operation.parameters(d) for module in modules)
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs

@@ -21,6 +21,7 @@ class ModuleConfig:
     norm_before: bool | None = None  # None: as the config says
     norm_after: bool | None = None
     beside: bool = False  # it reads what the module before it reads, without what that one says
+    joint_norm: bool = False  # what it and the one before it say is added up, normed, and joins
 
     @property
     def name(self) -> str:
@@ -30,7 +31,7 @@ class ModuleConfig:
     def __str__(self) -> str:
         norms = (("before", self.norm_before), ("after", self.norm_after))
         said = [f"norm_{where} {there}" for where, there in norms if there is not None]
-        said += ["beside"] if self.beside else []
+        said += [name for name in ("beside", "joint_norm") if getattr(self, name)]
         return f"{self.name} ({', '.join(said)})" if said else self.name
 
 
@@ -93,6 +94,12 @@ class LayerConfig:
             raise ConfigError(
                 f"layer {i}: modules: expected one to {MAX_MODULES} of {', '.join(_NAMES)}, or of "
                 f"other operations with their sizes, one of each, got {self.module_names}"
+            )
+        alone = next((x.name for x in listed if x.joint_norm and not x.beside), None)
+        if alone is not None:
+            raise ConfigError(
+                f"layer {i}: modules: expected a joint norm where a module is beside another, got "
+                f"{self.module_names}"
             )
         if listed[0].beside:
             raise ConfigError(

@@ -20,4 +20,8 @@ class Module:
     norm_before: bool  # what it reads is normed
     norm_after: bool  # what a stream gains from it, reduced, is normed
     stream_scale: bool = False  # behind it the streams are multiplied by the layer's LAYER_SCALE
+    # What it says, normed where it is, joins the streams with what the next module says: their sum
+    # is normed by the layer's JOINT_NORM, and that is what is scaled.
+    held: bool = False
+    joint_norm: bool = False  # the other way round: of it and the module before
     beside: bool = False  # it reads what the module before it reads: both join the streams after it

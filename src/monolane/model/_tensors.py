@@ -83,6 +83,7 @@ def _layer_shapes(config: ModelConfig, layer: int) -> Shapes:
         shapes |= {before: norm} if module.norm_before else {}
         shapes |= _module_shapes(module.operation, d, lanes)
         shapes |= {after: norm} if module.norm_after else {}
+        shapes |= {Role.JOINT_NORM: norm} if module.joint_norm else {}
         shapes |= {Role.LAYER_SCALE: (1, 1)} if module.stream_scale else {}
     return shapes
 
@@ -103,6 +104,7 @@ class TensorSpec:
     part: Part = Part.WHOLE
     expert: int | None = None  # whose matrix; None: no expert's, or all experts' in one tensor
     also: Role | None = None  # whose rows are in it too: in turn with ``role``'s, in GGUF behind
+    halves: bool = False  # in folders, too, they are behind
     columns_first: bool = False  # it holds matrices [.., K, R]
 
     @property
@@ -117,15 +119,17 @@ def list_specs(
     shared: frozenset[Role],
     columns_first: frozenset[Role] = frozenset(),
     most: int | None = None,
+    halves: bool = False,
 ) -> tuple[TensorSpec, ...]:
     """Return a float checkpoint's tensors in the order in which a pass reads them.
 
     ``{i}`` in a name stands for the layer, ``{e}`` for the expert; without it all experts of a
     layer are one tensor, [E, ...]. Two roles of a layer with one name are in one tensor, whose rows
-    are theirs in turn; where ``names`` has one of ``JOINED``, that is in its roles' place. Files
-    have no axis for the lanes in the tensors of ``shared``, nor in the embedding; they have the
-    columns before the rows in those of ``columns_first``. ConfigError where there are more than
-    ``most``, before more of them are made than that: a few words of a config ask for millions.
+    are theirs in turn, or in ``halves``; where ``names`` has one of ``JOINED``, that is in its
+    roles' place. Files have no axis for the lanes in the tensors of ``shared``, nor in the
+    embedding; they have the columns before the rows in those of ``columns_first``. ConfigError
+    where there are more than ``most``, before more of them are made than that: a few words of a
+    config ask for millions.
     """
     specs: list[TensorSpec] = []
     places: list[tuple[Role, int | None]] = [(Role.EMBEDDING, None)]
@@ -144,7 +148,7 @@ def list_specs(
         shape = lane_shape(config, role, layer=layer)
         in_file = shape[1:] if role in shared and role.kind is not Kind.LOOKUP else shape
         if role not in EXPERT_ROLES:
-            _add(specs, TensorSpec(names[role].format(i=layer), in_file, role, layer))
+            _add(specs, TensorSpec(names[role].format(i=layer), in_file, role, layer), halves)
             continue
         assert config.experts is not None
         count = config.experts.count
@@ -153,7 +157,7 @@ def list_specs(
             in_file = in_file[::-1] if turned else in_file
             name = names[role].format(i=layer)
             spec = TensorSpec(name, (count, *in_file), role, layer, columns_first=turned)
-            _add(specs, spec)
+            _add(specs, spec, halves)
             continue
         specs += [
             TensorSpec(names[role].format(i=layer, e=e), in_file, role, layer, expert=e)
@@ -175,7 +179,7 @@ def _file_roles(config: ModelConfig, layer: int, names: Mapping[Role, str]) -> l
     return roles
 
 
-def _add(specs: list[TensorSpec], spec: TensorSpec) -> None:
+def _add(specs: list[TensorSpec], spec: TensorSpec, halves: bool) -> None:
     """Append a tensor, or its rows to those of the one before it, if that has its name."""
     if not specs or specs[-1].name != spec.name:
         specs.append(spec)
@@ -183,7 +187,7 @@ def _add(specs: list[TensorSpec], spec: TensorSpec) -> None:
     other, axis = specs[-1], -2 if spec.role.kind is Kind.MATRIX and not spec.columns_first else -1
     shape = list(other.shape)
     shape[axis] += spec.shape[axis]
-    specs[-1] = replace(other, shape=tuple(shape), also=spec.role)
+    specs[-1] = replace(other, shape=tuple(shape), also=spec.role, halves=halves)
 
 
 def quantized_specs(config: ModelConfig, specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:

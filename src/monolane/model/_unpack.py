@@ -96,8 +96,11 @@ def _joined(spec: TensorSpec, each: list[list[Array]]) -> Array:
         return each[0][0]
     of_roles = [np.stack([matrix[0] for matrix in own]) for own in each]  # [E, R, K], [1, E, R]
     rows = 2 if spec.role in EXPERT_ROLES else 3
-    turns = np.stack(of_roles, axis=rows)  # one of each role in turn
-    joined = turns.reshape(*turns.shape[: rows - 1], -1, *turns.shape[rows + 1 :])
+    if spec.halves:
+        joined = np.concatenate(of_roles, axis=rows - 1)
+    else:
+        turns = np.stack(of_roles, axis=rows)  # one of each role in turn
+        joined = turns.reshape(*turns.shape[: rows - 1], -1, *turns.shape[rows + 1 :])
     return joined.swapaxes(-1, -2) if spec.columns_first else joined
 
 

@@ -331,8 +331,12 @@ def _placed(
     each: list[tuple[Role, Array]] = [(spec.role, array)]
     if spec.also is not None:
         rows = array.ndim - (2 if spec.role.kind is Kind.MATRIX else 1)
-        turns = (array[(slice(None),) * rows + (slice(i, None, 2),)] for i in (0, 1))
-        each = list(zip((spec.role, spec.also), turns, strict=True))
+        half = array.shape[rows] // 2
+        cuts = [slice(0, None, 2), slice(1, None, 2)]
+        if spec.halves:
+            cuts = [slice(half), slice(half, None)]
+        both = (array[(slice(None),) * rows + (cut,)] for cut in cuts)
+        each = list(zip((spec.role, spec.also), both, strict=True))
     for role, own in each:
         shape = lane_shape(config, role, spec.part, spec.layer)
         if role not in EXPERT_ROLES or spec.expert is not None:

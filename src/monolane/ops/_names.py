@@ -90,7 +90,10 @@ class Role(StrEnum):
     PER_LAYER_GATE = "per_layer_gate", Kind.MATRIX  # [1, P, D]
     PER_LAYER_OUT = "per_layer_out", Kind.MATRIX  # [1, D, P]
     LAYER_SCALE = "layer_scale", Kind.VECTOR  # [1, 1]: of the streams behind a layer
-    # Of a layer's further modules.
+    ROUTER_NORM = "router_norm", Kind.VECTOR  # [1, D]: of the norm that the router alone reads by
+    EXPERT_SCALES = "expert_scales", Kind.VECTOR  # [1, E]: of the weights of each
+    # Of a layer's further modules, and of the sum of two.
+    JOINT_NORM = "joint_norm", Kind.NORM  # as ATTENTION_NORM
     THIRD_NORM = "third_norm", Kind.NORM  # as ATTENTION_NORM
     POST_THIRD_NORM = "post_third_norm", Kind.NORM  # as ATTENTION_NORM
     FOURTH_NORM = "fourth_norm", Kind.NORM  # as ATTENTION_NORM

@@ -103,7 +103,9 @@ MODULE = Struct(
         Field("output", "PlanBuffer", "where its outputs go, which join the streams"),
         Field("norm", "WeightRole", "scale of the norm of what it reads; kNone: none"),
         Field("post_norm", "WeightRole", "scale of that of what a stream gains; kNone: none"),
-        Field("scale", "f32", "of what a stream gains from it, behind that norm"),
+        Field("held", "i32", "1: what it says joins the streams with what the next module says"),
+        Field("joint_norm", "WeightRole", "scale of the norm of these two's sum; kNone: none"),
+        Field("scale", "f32", "of what a stream gains from it, behind the norms"),
         Field("stream_scale", "WeightRole", "of the streams behind it; kNone: none"),
         Field("scratch", "i32", "floats that a worker needs of its own for its phases"),
         Field("state", "PlanState", "what a sequence keeps of it in a fixed size"),
@@ -237,6 +239,8 @@ def _module(plan: Plan, layer: int, place: int) -> Record:
         "output": OUTPUTS[place],
         "norm": ROLES.index(before) if module.norm_before else -1,
         "post_norm": ROLES.index(after) if module.norm_after else -1,
+        "held": module.held,
+        "joint_norm": ROLES.index(Role.JOINT_NORM) if module.joint_norm else -1,
         "scale": module.scale,
         "stream_scale": ROLES.index(Role.LAYER_SCALE) if module.stream_scale else -1,
         "scratch": operation.scratch(plan.room),
@@ -336,7 +340,10 @@ def _of_each() -> str:
 
 
 def _outputs() -> str:
-    return ", ".join(f"PlanBuffer::{CPP.member(buffer.name)}" for buffer in OUTPUTS)
+    begin = "constexpr PlanBuffer kPlanOutputs[] = {"
+    names = [f"PlanBuffer::{CPP.member(buffer.name)}" for buffer in OUTPUTS]
+    rows = (", ".join(names[i : i + 2]) for i in range(0, len(names), 2))
+    return begin + (",\n" + " " * len(begin)).join(rows) + "};"
 
 
 def c_header() -> str:
@@ -373,7 +380,7 @@ def c_header() -> str:
         "",
         *(declare_enum(name, members, CPP) for name, members in enums),
         "// Where a layer's modules put their outputs, in their order.",
-        f"constexpr PlanBuffer kPlanOutputs[] = {{{_outputs()}}};",
+        _outputs(),
         "",
         _of_each(),
         "// X(member, name) for each kind of phase.",

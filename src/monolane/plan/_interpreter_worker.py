@@ -110,6 +110,14 @@ class Worker:
                 scale = self.run.layers[update.layer][role]
                 own = scale[lane : lane + 1] if len(scale) > 1 else scale
                 gain = rms_norm(gain[None], own, config.norm_eps)[0]
+            if module.held:
+                self.notes[f"held {lane}"] = gain
+                continue
+            if module.joint_norm:
+                joint = self.run.layers[update.layer][Role.JOINT_NORM]
+                own = joint[lane : lane + 1] if len(joint) > 1 else joint
+                both = self.notes[f"held {lane}"] + gain
+                gain = rms_norm(both[None], own, config.norm_eps)[0]
             self.x[i] += gain * np.float32(module.scale)
             if module.stream_scale:
                 self.x[i] *= self.run.layers[update.layer][Role.LAYER_SCALE][0]

@@ -22,6 +22,7 @@ class LayerPass:
     experts: Mapping[Role, Sequence[Floats]]  # of each role one for each expert
     cache: Cache
     token_ids: npt.NDArray[np.int64]  # [T]
+    stream: Floats  # [L, T, D]: what a module reads, before it is normed
 
     def norm(self, x: Floats, scale: Floats, eps: float | None = None) -> Floats:
         """Norm with a scale as files have it; ``eps`` is by default the config's."""

@@ -3,6 +3,8 @@
 Shape legend: see _operations.py.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -60,17 +62,24 @@ class ReferenceModel:
         x_LTD = np.repeat(embedded_TD[None], config.num_lanes, axis=0)
         outputs: tuple[list[Floats], ...] = tuple([] for _ in JOINING_NORMS)
         for i, (modules, layer) in enumerate(zip(config.modules, self._layers, strict=True)):
-            layer_pass = LayerPass(config, i, layer, self._outer, self._experts[i], cache, ids_T)
-            read_LTD = x_LTD
+            layer_pass = LayerPass(
+                config, i, layer, self._outer, self._experts[i], cache, ids_T, x_LTD
+            )
+            held = np.zeros(1, np.float32)  # what joins the streams with the next module's
             # A layer's modules in their order, each with the norms and the outputs of its place.
             for module, norms, said in zip(modules, JOINING_NORMS, outputs, strict=False):
                 if not module.beside:
-                    read_LTD = x_LTD
-                read = self._norm_if(module.norm_before, read_LTD, layer, norms[0])
+                    layer_pass = replace(layer_pass, stream=x_LTD)
+                read = self._norm_if(module.norm_before, layer_pass.stream, layer, norms[0])
                 computation = find_computation(module.operation)
                 said.append(computation.run(module.operation, layer_pass, read))
                 gain = reduce(module.reduce, said)
                 gain = self._norm_if(module.norm_after, gain, layer, norms[1])
+                if module.held:
+                    held = gain
+                    continue
+                if module.joint_norm:
+                    gain = self._norm(held + gain, layer[Role.JOINT_NORM])
                 x_LTD = x_LTD + gain * np.float32(module.scale)
                 if module.stream_scale:
                     x_LTD = x_LTD * layer[Role.LAYER_SCALE][0]

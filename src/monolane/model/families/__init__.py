@@ -87,8 +87,10 @@ _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}
 for _family in FAMILIES:
     if _family.gguf is not None:
-        _place = _family.gguf.architecture, _family.gguf.experts
-        _BY_ARCHITECTURE.setdefault(_place, []).append(_family)
+        _mixed = _family.gguf.experts
+        for _there in (False, True) if _mixed is None else (_mixed,):
+            _place = _family.gguf.architecture, _there
+            _BY_ARCHITECTURE.setdefault(_place, []).append(_family)
 _BY_MODEL_TYPE = {kind: family for family in FAMILIES for kind in family.model_types}
 # What stands in the way of families that users ask for.
 _REFUSED = {
@@ -268,7 +270,7 @@ def tensor_specs(config: ModelConfig, most: int | None = None) -> tuple[TensorSp
     """
     family = find_family(config)
     names, shared = family.names(config), family.shared(config)
-    specs = list_specs(config, names, shared, family.columns_first, most)
+    specs = list_specs(config, names, shared, family.columns_first, most, family.halves)
     return specs if config.quantization is None else quantized_specs(config, specs)
 
 

@@ -34,6 +34,8 @@ class Family:
     shared: Callable[[ModelConfig], frozenset[Role]]
     # Experts' matrices that files hold with the columns before the rows.
     columns_first: frozenset[Role] = frozenset()
+    # Of two roles in one tensor the rows are behind each other, and not in turn.
+    halves: bool = False
     # Names of tensors that a checkpoint may hold besides, and that say nothing.
     surplus: Callable[[ModelConfig, str], bool] = lambda config, name: False
     render: Callable[[ModelConfig], dict[str, Any]]

@@ -45,7 +45,8 @@ class GgufSpelling:
     scaling: Mapping[str, Any] = field(default_factory=dict)
     # Names of tensors, other than GGUF_NAMES has them.
     names: Callable[[ModelConfig], Mapping[Role, str]] = lambda config: {}
-    experts: bool = False  # its files say expert_count: one architecture may serve two families
+    # Its files say expert_count: one architecture may serve two families. None: some of them do.
+    experts: bool | None = False
     # Values of expert_gating_func, 0 where there is none, that tell two such families apart.
     gating: tuple[int, ...] = ()
 

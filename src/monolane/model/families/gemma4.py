@@ -31,7 +31,7 @@ from monolane.model.families.gemma3 import (
     render_nested,
 )
 from monolane.model.families.llama import DENSE, NAMES, read_layers
-from monolane.ops import QkNorm, Role
+from monolane.ops import Experts, QkNorm, Role
 from monolane.ops.per_layer.spec import PerLayer
 
 _DEFAULTS: dict[str, Any] = {
@@ -70,6 +70,29 @@ _NAMES = NAMES | {
     Role.PER_LAYER_OUT: _LAYER + "per_layer_projection.weight",
     Role.POST_THIRD_NORM: _LAYER + "post_per_layer_input_norm.weight",
 }
+# Where a mixture is beside the MLP: what each says is normed, and then their sum.
+_MIXED_NAMES = {
+    Role.POST_MLP_NORM: _LAYER + "post_feedforward_layernorm_1.weight",
+    Role.THIRD_NORM: _LAYER + "pre_feedforward_layernorm_2.weight",
+    Role.POST_THIRD_NORM: _LAYER + "post_feedforward_layernorm_2.weight",
+    Role.JOINT_NORM: _LAYER + "post_feedforward_layernorm.weight",
+    Role.POST_FOURTH_NORM: _LAYER + "post_per_layer_input_norm.weight",
+    Role.ROUTER_NORM: _LAYER + "router.scale",
+    Role.ROUTER: _LAYER + "router.proj.weight",
+    Role.EXPERT_SCALES: _LAYER + "router.per_expert_scale",
+    Role.EXPERT_GATE: _LAYER + "experts.gate_up_proj",
+    Role.EXPERT_UP: _LAYER + "experts.gate_up_proj",
+    Role.EXPERT_DOWN: _LAYER + "experts.down_proj",
+}
+_MIXED_GGUF_NAMES = {
+    Role.POST_MLP_NORM: "blk.{i}.post_ffw_norm_1.weight",
+    Role.THIRD_NORM: "blk.{i}.pre_ffw_norm_2.weight",
+    Role.POST_THIRD_NORM: "blk.{i}.post_ffw_norm_2.weight",
+    Role.JOINT_NORM: "blk.{i}.post_ffw_norm.weight",
+    Role.POST_FOURTH_NORM: "blk.{i}.post_norm.weight",
+    Role.ROUTER_NORM: "blk.{i}.ffn_gate_inp.scale",
+    Role.EXPERT_SCALES: "blk.{i}.ffn_down_exps.scale",
+}
 # What files may hold of layers that read the keys of earlier ones, and nobody reads.
 _OF_KEYS = (Role.K, Role.V, Role.K_NORM)
 
@@ -92,22 +115,45 @@ def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
             expected = f"fewer than {count - i}: layer {i} is the first of its kind"
             raise fields.fault("num_kv_shared_layers", expected)
         layers[i] = replace(layer, keys_of=alike[-1] if i >= first else None)
-    modules = _modules(fields, count)
-    return tuple(replace(_sized(fields, i, x), modules=modules) for i, x in enumerate(layers))
+    modules, mixed = _modules(fields, count), fields.flag("enable_moe_block", False)
+    return tuple(
+        replace(_sized(fields, i, layer), modules=modules, experts=mixed)
+        for i, layer in enumerate(layers)
+    )
 
 
 def _modules(fields: Fields, count: int) -> tuple[ModuleName | ModuleConfig, ...]:
     """Return a layer's modules, where they are not attention and an MLP alone."""
     inner = fields.size("hidden_size_per_layer_input", 0, minimum=0)
+    mixed = fields.flag("enable_moe_block", False)
+    experts = (ModuleConfig("experts", beside=True, joint_norm=True),) if mixed else ()
     if inner == 0:
-        return ()
+        return ("attention", "mlp", *experts) if mixed else ()
     rows = fields.size("vocab_size_per_layer_input")
     if rows < fields.size("vocab_size"):
         raise fields.fault(
             "vocab_size_per_layer_input", "at least vocab_size: each token has a row"
         )
     operation = PerLayer(inner=inner, layers=count, rows=rows, activation="gelu_tanh")
-    return ("attention", "mlp", ModuleConfig(operation, norm_before=False, norm_after=True))
+    own = ModuleConfig(operation, norm_before=False, norm_after=True)
+    return ("attention", "mlp", *experts, own)
+
+
+def _experts(fields: Fields) -> Experts | None:
+    if not fields.flag("enable_moe_block", False):
+        return None
+    return Experts(
+        count=fields.size("num_experts"),
+        chosen=fields.size("top_k_experts"),
+        inner=fields.size("moe_intermediate_size"),
+        normalised=True,
+        router_norm=True,
+        each_scaled=True,
+    )
+
+
+def _names(config: ModelConfig) -> Mapping[Role, str]:
+    return _NAMES if config.experts is None else _NAMES | _MIXED_NAMES
 
 
 def _sized(fields: Fields, i: int, layer: LayerConfig) -> LayerConfig:
@@ -172,6 +218,13 @@ def _render(config: ModelConfig) -> dict[str, Any]:
             for kind, rotary in ((FULL, config.rotary), (WINDOWED, local))
         },
     }
+    if (mixture := config.experts) is not None:
+        raw |= {
+            "enable_moe_block": True,
+            "num_experts": mixture.count,
+            "top_k_experts": mixture.chosen,
+            "moe_intermediate_size": mixture.inner,
+        }
     del raw["rope_theta"]
     raw.pop("rope_scaling", None)
     return raw
@@ -218,6 +271,7 @@ def _unsaid(fields: Fields) -> dict[str, Any]:
     return {
         "hidden_activation": "gelu_pytorch_tanh",
         "vocab_size_per_layer_input": fields.size("vocab_size"),
+        "enable_moe_block": fields.has("num_experts"),
         "layer_types": [WINDOWED if x else FULL for x in windowed.tolist()],
         "num_key_value_heads": usual,
         "intermediate_size": own[0],
@@ -246,6 +300,47 @@ def _by_layer(fields: Fields, name: str, count: int) -> list[int]:
     return sizes
 
 
+_GGUF_NAMES = {
+    Role.LAYER_SCALE: "blk.{i}.layer_output_scale.weight",
+    Role.PER_LAYER_EMBEDDING: "per_layer_token_embd.weight",
+    Role.PER_LAYER_PROJECTION: "per_layer_model_proj.weight",
+    Role.PER_LAYER_NORM: "per_layer_proj_norm.weight",
+    Role.PER_LAYER_GATE: "blk.{i}.inp_gate.weight",
+    Role.PER_LAYER_OUT: "blk.{i}.proj.weight",
+    Role.POST_THIRD_NORM: "blk.{i}.post_norm.weight",
+}
+
+
+def _gguf_names(config: ModelConfig) -> Mapping[Role, str]:
+    return _GGUF_NAMES if config.experts is None else _GGUF_NAMES | _MIXED_GGUF_NAMES
+
+
+_GGUF = GgufSpelling(
+    architecture="gemma4",
+    style="half",
+    keys={
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": "windowed_layers",
+        "attention.shared_kv_layers": "num_kv_shared_layers",
+        "attention.key_length": "global_head_dim",
+        "attention.value_length": "global_value_dim",
+        "attention.key_length_swa": "head_dim",
+        "attention.value_length_swa": "value_dim",
+        "rope.dimension_count": "global_turned",
+        "rope.dimension_count_swa": "turned",
+        "rope.freq_base_swa": "rope_local_base_freq",
+        "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+        "final_logit_softcapping": "final_logit_softcapping",
+    },
+    optional={
+        "expert_count": "num_experts",
+        "expert_used_count": "top_k_experts",
+        "expert_feed_forward_length": "moe_intermediate_size",
+    },
+    given=_unsaid,
+    names=_gguf_names,
+    experts=None,
+)
 GEMMA4_TEXT = replace(
     GEMMA3_TEXT,
     name="gemma4_text",
@@ -260,6 +355,7 @@ GEMMA4_TEXT = replace(
         "value_norm": lambda f: True,
         "query_scale": lambda f: 1.0,
         "layer_scales": lambda f: True,
+        "experts": _experts,
         "activation": lambda f: "gelu_tanh",
         "embedding_scale": read_embedding_scale,
         "logit_cap": lambda f: (
@@ -269,46 +365,19 @@ GEMMA4_TEXT = replace(
     fixed={
         "hidden_activation": ("gelu_pytorch_tanh", ""),
         "attention_bias": (False, "executors have no such biases in this family"),
-        "enable_moe_block": (False, "mixtures of this family are not read yet"),
     },
-    names=lambda config: _NAMES,
+    names=_names,
+    halves=True,
     surplus=_surplus,
     render=_render,
     view=_view,
-    gguf=GgufSpelling(
-        architecture="gemma4",
-        style="half",
-        keys={
-            "attention.sliding_window": "sliding_window",
-            "attention.sliding_window_pattern": "windowed_layers",
-            "attention.shared_kv_layers": "num_kv_shared_layers",
-            "attention.key_length": "global_head_dim",
-            "attention.value_length": "global_value_dim",
-            "attention.key_length_swa": "head_dim",
-            "attention.value_length_swa": "value_dim",
-            "rope.dimension_count": "global_turned",
-            "rope.dimension_count_swa": "turned",
-            "rope.freq_base_swa": "rope_local_base_freq",
-            "embedding_length_per_layer_input": "hidden_size_per_layer_input",
-            "final_logit_softcapping": "final_logit_softcapping",
-        },
-        given=_unsaid,
-        names=lambda config: {
-            Role.LAYER_SCALE: "blk.{i}.layer_output_scale.weight",
-            Role.PER_LAYER_EMBEDDING: "per_layer_token_embd.weight",
-            Role.PER_LAYER_PROJECTION: "per_layer_model_proj.weight",
-            Role.PER_LAYER_NORM: "per_layer_proj_norm.weight",
-            Role.PER_LAYER_GATE: "blk.{i}.inp_gate.weight",
-            Role.PER_LAYER_OUT: "blk.{i}.proj.weight",
-            Role.POST_THIRD_NORM: "blk.{i}.post_norm.weight",
-        },
-    ),
+    gguf=_GGUF,
 )
 GEMMA4 = replace(
     GEMMA4_TEXT,
     name="gemma4",
     model_types=("gemma4",),
-    names=lambda config: {role: _inner_name(name) for role, name in _NAMES.items()},
+    names=lambda config: {role: _inner_name(name) for role, name in _names(config).items()},
     gguf=None,
     surplus=lambda config, name: (
         name.startswith(_OTHERS) or _surplus(config, name.replace(_TEXT_NESTED, _TEXT, 1))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from monolane.model import Experts, ModelConfig, Role
 from monolane.ops._names import Buffer
-from monolane.ops.experts.reference import choose_experts
+from monolane.ops.experts.reference import choose_experts, read_by_router
 from monolane.plan.parts import (
     Builder,
     Floats,
@@ -91,11 +91,13 @@ def _check_downs(plan: Plan, phase: Phase) -> Iterator[str]:
 
 
 def _route(worker: Worker, phase: Phase) -> None:
-    read = worker.read_stream(phase)
+    read, layer = worker.read_stream(phase), worker.run.layers[phase.layer]
+    if (scale := layer.get(Role.ROUTER_NORM)) is not None:
+        read = read_by_router(worker.x, scale, worker.plan.config.norm_eps)
     (matrix,) = phase.matrices
     for lane, rows in worker.pieces(matrix):
         y = worker.product(phase.layer, matrix, lane, rows, worker.own(read, lane))
-        if Role.ROUTER_BIAS in (layer := worker.run.layers[phase.layer]):
+        if Role.ROUTER_BIAS in layer:
             y = y + layer[Role.ROUTER_BIAS][lane, rows]
         worker.store(Buffer.ROUTED, (lane,), rows, y)
 
@@ -104,8 +106,9 @@ def _gate_up(worker: Worker, phase: Phase) -> None:
     config = worker.plan.config
     experts = config.operation(phase.layer, Experts)
     logits = worker.read(Buffer.ROUTED, (0, slice(worker.width)))
-    correction = worker.run.layers[phase.layer].get(Role.ROUTER_CORRECTION)
-    worker.notes["choice"] = choose_experts(logits, experts, correction)
+    layer = worker.run.layers[phase.layer]
+    correction, scales = (layer.get(x) for x in (Role.ROUTER_CORRECTION, Role.EXPERT_SCALES))
+    worker.notes["choice"] = choose_experts(logits, experts, correction, scales)
     x, gates = worker.read_stream(phase)[0], GATES[config.activation]
     for _, rows in worker.pieces(phase.matrices[0]):
         whole = np.zeros((worker.width, experts.chosen, len(range(rows.start, rows.stop))))
@@ -160,7 +163,7 @@ def _chosen(
     worker: Worker,
 ) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
     """Yield each chosen expert, its tokens, and its place among the experts of each."""
-    places = np.cumsum(worker.notes["choice"] > 0, axis=-1) - 1
+    places = np.cumsum(worker.notes["choice"] != 0, axis=-1) - 1
     for expert in range(worker.notes["choice"].shape[-1]):
         tokens = np.flatnonzero(worker.notes["choice"][:, expert])
         if tokens.size:

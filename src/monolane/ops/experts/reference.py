@@ -8,11 +8,23 @@ import numpy.typing as npt
 
 from monolane.ops._names import Role
 from monolane.ops.experts.spec import Experts
-from monolane.reference import GATES, Computation, Floats, LayerPass, linear, sigmoid, softmax
+from monolane.reference import (
+    GATES,
+    Computation,
+    Floats,
+    LayerPass,
+    linear,
+    rms_norm,
+    sigmoid,
+    softmax,
+)
 
 
 def choose_experts(
-    logits_TE: Floats, experts: Experts, correction_E: Floats | None = None
+    logits_TE: Floats,
+    experts: Experts,
+    correction_E: Floats | None = None,
+    scales_E: Floats | None = None,
 ) -> Floats:
     """Return the weight of each expert for each token, [T, E]: 0 where it is not chosen.
 
@@ -31,8 +43,11 @@ def choose_experts(
     if experts.normalised:
         # Sigmoids may all be zero. Beside other sums this is none, in float32.
         weights = weights / (weights.sum(axis=-1, keepdims=True) + np.float32(1e-20))
+    weights = weights * np.float32(experts.scale)
     found = np.zeros_like(logits_TE)
-    np.put_along_axis(found, chosen, weights * np.float32(experts.scale), axis=-1)
+    np.put_along_axis(
+        found, chosen, weights if scales_E is None else weights * scales_E[0, chosen], axis=-1
+    )
     return found
 
 
@@ -52,9 +67,13 @@ def _largest(x: Floats, count: int) -> npt.NDArray[np.int64]:
 
 def _run(experts: Experts, p: LayerPass, x_1TD: Floats) -> Floats:
     """Add up what each token's experts make of it, in their order, then what all share."""
-    logits_TE = linear(x_1TD, p.weights[Role.ROUTER])[0]
+    read_1TD = x_1TD
+    if experts.router_norm:
+        read_1TD = read_by_router(p.stream, p.weights[Role.ROUTER_NORM], p.config.norm_eps)
+    logits_TE = linear(read_1TD, p.weights[Role.ROUTER])[0]
     logits_TE += p.weights.get(Role.ROUTER_BIAS, np.float32(0))
-    weights_TE = choose_experts(logits_TE, experts, p.weights.get(Role.ROUTER_CORRECTION))
+    correction, scales = (p.weights.get(x) for x in (Role.ROUTER_CORRECTION, Role.EXPERT_SCALES))
+    weights_TE = choose_experts(logits_TE, experts, correction, scales)
     y_1TD = np.zeros_like(x_1TD)
     for expert, weights_T in enumerate(weights_TE.T):
         mine = np.flatnonzero(weights_T)
@@ -62,6 +81,12 @@ def _run(experts: Experts, p: LayerPass, x_1TD: Floats) -> Floats:
             made = _expert(experts, p, expert, x_1TD[:, mine])
             y_1TD[:, mine] += weights_T[mine, None] * made
     return y_1TD + _shared(experts, p, x_1TD) if experts.shared else y_1TD
+
+
+def read_by_router(x_1TD: Floats, scale_1D: Floats, eps: float) -> Floats:
+    """Return what a router with a norm of its own reads of the stream."""
+    normed: Floats = rms_norm(x_1TD, scale_1D, eps) * np.float32(x_1TD.shape[-1] ** -0.5)
+    return normed
 
 
 def _expert(experts: Experts, p: LayerPass, expert: int, x_1TD: Floats) -> Floats:

@@ -16,6 +16,9 @@ groups      experts are so many groups of consecutive ones. ``chosen_groups`` of
             equal groups, too, the first wins
 scale       the weights are multiplied by it at last
 shared      inner width of one more MLP, of all tokens, whose output is added behind the experts'
+router_norm the router reads the stream by a norm of its own, whose scales are also divided by the
+            square root of their number; the experts read by that of their module
+each_scaled a chosen expert's weight is multiplied by a number of its own at last
 shared_expert_gate
             its output is multiplied by sigmoid(g . x) first, x what the router reads and g a row
 """
@@ -49,6 +52,7 @@ _STRUCT = Struct(
         Field("chosen_groups", "i32", "of which alone a token's experts are chosen"),
         Field("group_best", "i32", "experts whose scores, added up, count for their group"),
         Field("scale", "f32", "of the weights of the chosen"),
+        Field("router_norm", "i32", "1: the router reads by a norm of its own"),
     ),
 )
 
@@ -77,6 +81,8 @@ class Experts(Operation):
     shared: int = 0  # 0: there is none
     shared_expert_gate: bool = False
     activation: Activation = "silu"  # of a layer: the model's
+    router_norm: bool = False
+    each_scaled: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_EXPERTS:
@@ -127,7 +133,10 @@ class Experts(Operation):
 
     def tensors(self, hidden: int, lanes: int) -> Shapes:
         """Return the shapes of its weights; see Operation."""
-        shapes: Shapes = {Role.ROUTER: (1, self.count, hidden)}
+        shapes: Shapes = {Role.ROUTER_NORM: (1, hidden)} if self.router_norm else {}
+        shapes[Role.ROUTER] = (1, self.count, hidden)
+        if self.each_scaled:
+            shapes[Role.EXPERT_SCALES] = (1, self.count)
         if self.biases:
             shapes[Role.ROUTER_BIAS] = (1, self.count)
         if self.corrected:
