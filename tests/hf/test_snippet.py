@@ -5,6 +5,7 @@ oldest one and the newest.
 """
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,16 +35,14 @@ def export_bare(folder: Path, out: Path) -> None:
     source = folder / "source"
     source.mkdir()
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        (source / name).symlink_to(DEMO / name)
+        shutil.copyfile(DEMO / name, source / name)  # a link out of it would be left out
     export_hub_layout(source, out)
 
 
 def export_with_types(folder: Path, out: Path) -> None:
     """Of a source whose settings ask for token types."""
     source = folder / "source"
-    source.mkdir()
-    for path in DEMO.iterdir():
-        (source / path.name).symlink_to(path)
+    shutil.copytree(DEMO, source)
     settings = source / "tokenizer_config.json"
     text = settings.read_text().replace('"attention_mask"', '"token_type_ids", "attention_mask"')
     settings.unlink()
