@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from monolane._regular_files import is_own_file, open_regular, read_regular
+from monolane._regular_files import (
+    MOST_PARTS,
+    check_parts,
+    is_own_file,
+    open_regular,
+    own_files,
+    read_regular,
+)
+from monolane.errors import CheckpointError, TextError
+from monolane.model import Checkpoint, SafetensorsFile
+from monolane.text import Tokenizer
 
 
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
@@ -74,3 +84,43 @@ def test_blobs_of_the_hubs_cache_are_a_snapshots_own(tmp_path: Path) -> None:
     other.write_text("another model's")
     (snapshot / "NOTICE").symlink_to(other)
     assert not is_own_file(snapshot, snapshot / "NOTICE")
+
+
+def test_a_folder_that_is_elsewhere_is_not_looked_into(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be the machine's root: one word on the link, none on what is behind it."""
+    elsewhere, model = tmp_path / "elsewhere", tmp_path / "model"
+    for folder in (elsewhere, model / "LICENSES"):
+        folder.mkdir(parents=True)
+        for i in range(3):
+            (folder / str(i)).write_text("x")
+    (model / "NOTICE").symlink_to(elsewhere)
+    assert list(own_files(model, model / "NOTICE")) == []
+    (record,) = caplog.records
+    assert "NOTICE: left out, for it leads out of its folder" in record.getMessage()
+    assert [path.name for path in own_files(model, model / "LICENSES")] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("part", ["{},", "[],", '"ab",', "0,"])
+def test_json_that_takes_many_times_its_size_is_refused(part: str) -> None:
+    check_parts("[" + part * (MOST_PARTS // 3) + "0]")
+    with pytest.raises(ValueError, match="expected at most"):
+        check_parts("[" + part * (MOST_PARTS + 1) + "0]")
+    check_parts("[" + '"as long as words are",' * MOST_PARTS + "0]")
+
+
+def test_readers_of_json_count_before_they_read(tmp_path: Path) -> None:
+    text = '{"weight_map": [' + "{}," * (MOST_PARTS + 1) + "0]}"
+    header = text.encode()
+    for name in ("model.safetensors.index.json", "tokenizer.json"):
+        (tmp_path / name).write_bytes(header)
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    expected = "expected at most .* lists, objects"
+    with pytest.raises(CheckpointError, match=expected):
+        SafetensorsFile(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=expected):
+        Checkpoint.open(tmp_path)
+    with pytest.raises(TextError, match=expected):
+        Tokenizer.open(tmp_path)

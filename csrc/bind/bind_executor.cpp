@@ -19,7 +19,6 @@
 
 #include "bind/check_weights.h"
 #include "bind/weight_table.h"
-#include "memory/file_faults.h"
 #include "run/executor.h"
 
 namespace nb = nanobind;
@@ -144,9 +143,7 @@ struct BoundExecutor {
         vocab(plan_of(header, modules, phases, shares).header.vocab),
         executor(plan_of(header, modules, phases, shares), setup_of(setup),
                  checked(plan_of(header, modules, phases, shares), nb::cast<WeightTable&>(weights)),
-                 select_kernels(isa), cores) {
-    tell_of_file_faults();
-  }
+                 select_kernels(isa), cores) {}
 
   void convert(int64_t phase, int64_t matrix) {
     if (!executor.loader().converts(phase, matrix)) return;

@@ -9,10 +9,14 @@ import errno
 import logging
 import os
 import stat
+from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 
 log = logging.getLogger("monolane.files")
+# Lists, objects, texts and commas of a text of JSON: each takes Python up to some 80 bytes.
+MOST_PARTS = 1 << 22
+_PART_BYTES = 8  # beyond that, of a text for each of its parts; published vocabularies have 10
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -38,6 +42,17 @@ def read_regular(path: Path, most: int) -> bytes:
     raise OSError(errno.EFBIG, f"expected at most {most} bytes, got {size}", str(path))
 
 
+def check_parts(text: str) -> None:
+    """ValueError for a text of JSON that would take far more memory than the text itself.
+
+    "{},{},{}" becomes 24 times as long. What a string holds is counted as well.
+    """
+    most = max(MOST_PARTS, len(text) // _PART_BYTES)
+    found = sum(map(text.count, "[{,")) + text.count('"') // 2
+    if found > most:
+        raise ValueError(f"expected at most {most} lists, objects, texts and commas, got {found}")
+
+
 def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
@@ -49,6 +64,22 @@ def is_own_file(source: Path, path: Path) -> bool:
     """
     if not path.is_file():
         return False
+    return _is_inside(source, path)
+
+
+def own_files(source: Path, path: Path) -> Iterator[Path]:
+    """Yield a file of the model folder ``source``, or all files of a folder of it.
+
+    As ``is_own_file``; a folder that is not one of it is not looked into, be it the machine's root.
+    """
+    if not path.is_dir():
+        if is_own_file(source, path):
+            yield path
+    elif _is_inside(source, path):
+        yield from (found for found in sorted(path.rglob("*")) if is_own_file(source, found))
+
+
+def _is_inside(source: Path, path: Path) -> bool:
     real = Path(os.path.realpath(path))
     if any(real.is_relative_to(owned) for owned in _owned(source)):
         return True

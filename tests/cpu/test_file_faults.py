@@ -17,7 +17,8 @@ from monolane.model import Weights
 from monolane.cpu import CpuExecutor
 folder = Path(sys.argv[1])
 weights = Weights.open(folder)
-executor = CpuExecutor(weights, context=16, slots=1)
+if "alone" not in sys.argv:
+    executor = CpuExecutor(weights, context=16, slots=1)
 if "own" in sys.argv:
     import faulthandler
     faulthandler.enable()
@@ -41,8 +42,10 @@ def folder(tmp_path: Path) -> Path:
     return target
 
 
-def test_the_file_is_named(folder: Path) -> None:
-    done = cut(folder)
+@pytest.mark.parametrize("reader", ["executor", "alone"])
+def test_the_file_is_named(folder: Path, reader: str) -> None:
+    """Whoever reads: an executor is there, or only NumPy, as in conversions."""
+    done = cut(folder, reader)
     assert done.returncode == 1, done
     (line,) = done.stderr.splitlines()
     assert line.startswith("monolane: ")

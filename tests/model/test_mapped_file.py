@@ -10,7 +10,14 @@ import pytest
 from monolane import Engine, SamplingParams
 from monolane.errors import CheckpointError
 from monolane.executor_api import Guide
-from monolane.model import SafetensorsFile, Weights, parse_config, tensor_specs, write_checkpoint
+from monolane.model import (
+    Heads,
+    SafetensorsFile,
+    Weights,
+    parse_config,
+    tensor_specs,
+    write_checkpoint,
+)
 from monolane.model._mapped_file import MappedFile
 
 RAW = {
@@ -112,6 +119,34 @@ def test_an_engine_says_that_its_weights_changed(tmp_path: Path, backend: str, w
             touch(path)
         with pytest.raises(CheckpointError, match="written to since then"):
             stream.result()
+
+
+def test_a_draft_models_files_are_watched_too(tmp_path: Path) -> None:
+    for name in ("model", "draft"):
+        write_folder(tmp_path / name)
+    with Engine.load(tmp_path / "model", "cpu", context=64, draft=tmp_path / "draft") as engine:
+        engine.generate([1, 2, 3], GREEDY)
+        os.truncate(tmp_path / "draft" / "model.safetensors", 99)
+        with pytest.raises(CheckpointError, match=r"draft.*written to since then"):
+            engine.generate([1, 2, 3], GREEDY)
+
+
+def test_heads_are_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their numbers are copied: what is written to amid that is no set of heads."""
+    block = np.ones((32, 64), np.float32)
+    square = np.ones((32, 32), np.float32)
+    heads = Heads(block, block, square, square, np.arange(32, dtype=np.int32), 97)
+    heads.write(tmp_path)
+    Heads.open(tmp_path)
+    read = SafetensorsFile.__getitem__
+
+    def read_and_touch(self: SafetensorsFile, name: str) -> np.ndarray:
+        touch(self.path)
+        return read(self, name)
+
+    monkeypatch.setattr(SafetensorsFile, "__getitem__", read_and_touch)
+    with pytest.raises(CheckpointError, match="written to since then"):
+        Heads.open(tmp_path)
 
 
 @pytest.mark.parametrize("by", [0, 1, 2, 4])

@@ -66,6 +66,8 @@ GROWING: dict[str, dict[str, Any]] = {
     "many steps": {"normalizer": sequence("normalizers", [{"type": "Lowercase"}] * 65)},
     "an affix": {"model": {**DATA["model"], "continuing_subword_prefix": "x" * 5000}},
     "a decoder": {"decoder": sequence("decoders", [replace("zz", String="")] * 40)},
+    "a word": {"model": {**DATA["model"], "max_input_chars_per_word": 1 << 62}},
+    "nothing at a time": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
     "tokens": {"post_processor": template([BOS, TEXT], [1] * 2000)},
     "texts": {"post_processor": template([TEXT] * 2000, [1])},
     "templates": {

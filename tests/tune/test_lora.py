@@ -108,6 +108,29 @@ def test_a_bfloat16_folder_is_merged_in_float32(chat_model: Path, tmp_path: Path
         assert np.array_equal(after[name].view(np.uint16), rounded), name
 
 
+def test_an_adapter_that_is_no_safetensors_file_is_not_looked_for_elsewhere(
+    chat_model: Path, tmp_path: Path
+) -> None:
+    """PEFT would unpickle adapter_model.bin, and ask the Hub for a folder that is not there."""
+    add_lora(load(chat_model), RECIPE.lora or LoraRecipe()).save_pretrained(tmp_path / "adapter")
+    path = tmp_path / "adapter" / "adapter_model.safetensors"
+    torch.save(load_file(path), path.with_suffix(".bin"))
+    path.unlink()
+    for folder in (tmp_path / "adapter", tmp_path / "nowhere"):
+        with pytest.raises(CheckpointError, match=r"adapter_model\.safetensors: cannot be read"):
+            merge_adapter(load(chat_model), folder)
+
+
+@pytest.mark.parametrize("config", ["", "[]", '{"peft_type": "\x1b"}', '{"r": 1e400}'])
+def test_an_adapters_config_that_is_none_is_told(
+    chat_model: Path, tmp_path: Path, config: str
+) -> None:
+    add_lora(load(chat_model), RECIPE.lora or LoraRecipe()).save_pretrained(tmp_path / "adapter")
+    (tmp_path / "adapter" / "adapter_config.json").write_text(config)
+    with pytest.raises(CheckpointError, match="adapter"):
+        merge_adapter(load(chat_model), tmp_path / "adapter")
+
+
 @pytest.mark.parametrize("change", ["missing", "surplus"])
 def test_an_adapter_is_merged_whole_or_not_at_all(
     change: str, chat_model: Path, tmp_path: Path

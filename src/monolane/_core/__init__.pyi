@@ -19,6 +19,11 @@ def choose(logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='
     The token that executors draw from logits, float32 [V], as docs/sampling.md defines it. `mask`, uint32 [ceil(V / 32)]: bit t % 32 of word t / 32 says whether token t may come.
     """
 
+def tell_of_file_faults() -> None:
+    """
+    From now on, have a read behind the end of a mapped file name the file and end the process with 1, unless the process has a handler of its own for SIGBUS.
+    """
+
 class WeightTable:
     """Where an executor finds each weight; keeps them alive."""
 

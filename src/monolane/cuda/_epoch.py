@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.cuda._faults import describe_faults
-from monolane.cuda._kernel_header import PARKED_TOKEN
+from monolane.cuda._kernel_header import BROKEN_TOKEN, PARKED_TOKEN
 from monolane.cuda._launch import Launched, lay_out, post, send
 from monolane.cuda._loaded_model import Resident
 from monolane.cuda._slot_progress import Running
 from monolane.errors import BackendError, RequestError
-from monolane.executor_api import Advance, Guide, TokenEvent, describe_logprobs
+from monolane.executor_api import NO_TOKEN, Advance, Guide, TokenEvent, describe_logprobs
 
 _POLL_SECONDS = 100e-6  # between two looks at the ring: a tenth of a token of a large model
 # Where the driver ends kernels that run for long, which it does after two seconds at the earliest.
@@ -241,12 +241,15 @@ class Epoch:
                 launch.seen += 1
                 self._take_parked(launch, place)
                 continue
+            if token == BROKEN_TOKEN:
+                token, launch.broken[place] = NO_TOKEN, True
             self._drawn.append(TokenEvent(advance.slot, token, time.perf_counter_ns()))
             launch.seen = len(self._drawn) - launch.first + sum(launch.parked)
             launch.counts[place] += 1
             if advance.guided:
                 self._guides[advance.slot].popleft()
-            if launch.counts[place] == launch.budgets[place] or token in advance.stop_ids:
+            last = launch.counts[place] == launch.budgets[place] or token in advance.stop_ids
+            if last or launch.broken[place]:
                 launch.ended[place] = True
                 self._rearrange(launch)
 
@@ -293,12 +296,14 @@ class Epoch:
         if launch.recording:
             self._drawn[launch.first :] = self._described(launch)
         after = {id(x): x for x in launch.served}
-        for running, row, parked in zip(launch.served, progress, launch.parked, strict=False):
+        for i, (running, row) in enumerate(zip(launch.served, progress, strict=False)):
+            parked = launch.parked[i]
             length = int(row["length"])
             resident.slots.set_length(running.slot, length + parked)  # so far the cache was written
             resident.slots.set_length(running.slot, length)
             counts = int(row["fed"]), int(row["drawn"]), int(row["next"])
-            after[id(running)] = replace(running.after(*counts), parked=parked)
+            left = replace(running.after(*counts), parked=parked)
+            after[id(running)] = replace(left, tokens=()) if launch.broken[i] else left
         running_after = [after.get(id(x), x) for x in self._running]
         resident.pass_number, resident.syncs = int(epoch["pass_number"]), int(epoch["syncs"])
         mailbox.clear_events(events)
@@ -312,8 +317,9 @@ class Epoch:
         found = []
         for event in self._drawn[launch.first :]:
             count = wanted[event.slot]
-            if count is not None:
-                described = describe_logprobs(next(rows), event.token_id, count)
+            row = None if count is None else next(rows)
+            if count is not None and row is not None and event.token_id != NO_TOKEN:
+                described = describe_logprobs(row, event.token_id, count)
                 event = replace(event, logprob=described)
             found.append(event)
         return found

@@ -27,6 +27,8 @@ TRACE_PASSES = 64
 # token says that a row was given back.
 FREE, MASKED, PARKED = 0, 1, 2
 PARKED_TOKEN = 0xFFFFFFFF
+# An event of that token says that a logit is no finite number, and the sequence over.
+BROKEN_TOKEN = 0xFFFFFFFE
 _TOUCH_VERB, _TOUCH_WHEN = 256, 32  # how a touch becomes a number
 # Those that the kernel has.
 _KINDS = {
@@ -63,6 +65,7 @@ def specialisation(layout: Layout) -> str:
         *_program(program),
         declare_enum("Verdict", [("FREE", FREE), ("MASKED", MASKED), ("PARKED", PARKED)], CUDA),
         f"constexpr u32 PARKED_TOKEN = {PARKED_TOKEN:#x};",
+        f"constexpr u32 BROKEN_TOKEN = {BROKEN_TOKEN:#x};",
         "",
         "struct alignas(8) Share {",
         "  u32 begin, end;",

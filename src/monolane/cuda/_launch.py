@@ -31,6 +31,7 @@ class Launched:
     counts: list[int] = field(default_factory=list)  # tokens drawn
     ended: list[bool] = field(default_factory=list)
     parked: list[bool] = field(default_factory=list)  # given back for want of a guide
+    broken: list[bool] = field(default_factory=list)  # ended by logits that are no finite numbers
     marks: list[Mark] = field(default_factory=list)  # of its end, on each device
     moved: float = 0.0  # when it last gave a sign of life
 
@@ -58,6 +59,7 @@ def lay_out(resident: Resident, able: Sequence[Running], first: int) -> Launched
     launch = Launched(served, budgets, resident.take_guide_stamps(draws), first, recording)
     launch.counts = [0] * len(served)
     launch.ended, launch.parked = [False] * len(served), [False] * len(served)
+    launch.broken = [False] * len(served)
     return launch
 
 

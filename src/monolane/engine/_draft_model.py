@@ -5,7 +5,7 @@ from pathlib import Path
 
 from monolane.engine._files import ModelFiles
 from monolane.errors import ConfigError
-from monolane.model import Heads, Weights, is_heads
+from monolane.model import Heads, MappedFile, Weights, is_heads
 from monolane.sources import expand_path, find_model
 from monolane.text import Tokenizer
 
@@ -14,10 +14,14 @@ OWN = ("int4", "int8")  # the model itself, in fewer bits
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
-    """Weights or heads that draft, and the type in which weights are used."""
+    """Weights or heads that draft, and the type in which weights are used.
+
+    ``mapped``: the files that they are read from while they draft, beside the model's own.
+    """
 
     weights: Weights | Heads
     dtype: str
+    mapped: tuple[MappedFile, ...] = ()
 
     @staticmethod
     def open(
@@ -35,7 +39,8 @@ class DraftModel:
             return DraftModel.open_heads(path, files)
         found = ModelFiles.open(path)
         _check_tokens(files, tokenizer, found, found.tokenizer())
-        return DraftModel(found.weights(), "auto")
+        weights = found.weights()
+        return DraftModel(weights, "auto", found.mapped)
 
     @staticmethod
     def open_heads(folder: str | Path, files: ModelFiles) -> "DraftModel":

@@ -24,7 +24,7 @@ class ModelFiles(ABC):
 
     path: Path
     config: ModelConfig
-    mapped: tuple[MappedFile, ...] = ()  # that weights are read from, once they are opened
+    mapped: tuple[MappedFile, ...] = ()  # that weights are read from, a draft model's too
 
     def check_unchanged(self) -> None:
         """CheckpointError if weights were written to, or cut short, since they were opened."""

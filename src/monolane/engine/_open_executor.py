@@ -37,6 +37,7 @@ def open_executor(
         tokens = tokenizer or files.tokenizer()
         found = DraftModel.open(asked.draft, files, weights, tokens)
         told |= {"draft": found.weights, "draft_dtype": found.dtype}
+        files.mapped += found.mapped  # watched, as the model's own are
     return make(weights, **told)
 
 

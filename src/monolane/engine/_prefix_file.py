@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from monolane._regular_files import open_regular
+from monolane._regular_files import check_parts, open_regular
 from monolane.engine._prefix_tree import Tokens
 from monolane.errors import RequestError
 from monolane.executor_api import KeptBytes
@@ -134,7 +134,9 @@ def _read(file: BufferedReader, size: int, binding: str) -> Iterator[Node]:
         raise RequestError(f"expected a file that begins with {_MAGIC.decode().strip()!r}")
     header = read(int.from_bytes(read(8), "little"))
     try:
-        about = json.loads(header)
+        said = header.decode("utf-8")
+        check_parts(said)
+        about = json.loads(said)
         nodes = [_checked(*node) for node in about["nodes"]]
         bound = about["binding"]
     except (ValueError, TypeError, KeyError, RecursionError):

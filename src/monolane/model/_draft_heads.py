@@ -111,6 +111,7 @@ class Heads:
             found[name] = array.astype(np.int32 if name == "tokens" else np.float32)
             if not np.isfinite(found[name]).all():
                 raise CheckpointError(f"{path}: {name}: expected finite numbers, got others")
+        file.file.check_unchanged()  # all is copied by now
         try:
             vocab, eps = fields.size("vocab_size"), fields.number("norm_eps")
             return Heads(**found, vocab_size=vocab, norm_eps=eps)

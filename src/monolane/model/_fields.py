@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from monolane._regular_files import read_regular
+from monolane._regular_files import check_parts, read_regular
 from monolane.errors import ConfigError
 from monolane.ops import MAX_SIZE
 
@@ -20,7 +20,9 @@ MAX_JSON_BYTES = 1 << 20
 def read_json_object(path: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Read a JSON file that must hold an object, in ``most`` bytes; ConfigError names the file."""
     try:
-        raw = json.loads(read_regular(path, most).decode("utf-8"))
+        text = read_regular(path, most).decode("utf-8")
+        check_parts(text)
+        raw = json.loads(text)
     except OSError as error:
         said = f"{path}: expected a file of JSON, in at most {most} bytes"
         raise ConfigError(f"{said}, got: {error.strerror or error}") from None

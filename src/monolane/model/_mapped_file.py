@@ -2,8 +2,8 @@
 
 Executors read weights from the mapping itself for as long as they run. A file that is written to
 meanwhile gives other numbers than its header speaks of; one that is cut short gives none, and the
-processor faults (csrc/memory/file_faults.h tells that). Both are mistakes of whoever replaces a
-model: a new file that takes the old one's name changes nothing here.
+processor faults (csrc/memory/file_faults.h tells that, whoever reads). Both are mistakes of whoever
+replaces a model: a new file that takes the old one's name changes nothing here.
 """
 
 import contextlib
@@ -40,6 +40,7 @@ class MappedFile:
                 self.mapping = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+        _tell_of_faults()
         _wish_huge_pages(self.mapping)
 
     def check_unchanged(self) -> None:
@@ -53,6 +54,14 @@ class MappedFile:
     def _look(self) -> tuple[int, int]:
         about = os.fstat(self._descriptor)
         return about.st_size, about.st_mtime_ns
+
+
+def _tell_of_faults() -> None:
+    """Have a read behind a mapped file's end be told; by default it ends the process in silence."""
+    with contextlib.suppress(ImportError):  # reading a model needs no native code
+        from monolane._core import tell_of_file_faults
+
+        tell_of_file_faults()
 
 
 def _wish_huge_pages(mapping: mmap.mmap) -> None:

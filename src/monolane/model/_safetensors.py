@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from monolane._regular_files import check_parts
 from monolane.errors import CheckpointError
 from monolane.model._mapped_file import MappedFile
 
@@ -118,9 +119,9 @@ class SafetensorsFile(Mapping[str, Array]):
             raise ValueError(f"{name} is not JSON")
 
         try:
-            header = json.loads(
-                text.decode("utf-8"), object_pairs_hook=unique, parse_constant=no_constant
-            )
+            said = text.decode("utf-8")
+            check_parts(said)
+            header = json.loads(said, object_pairs_hook=unique, parse_constant=no_constant)
         except (ValueError, RecursionError) as error:
             self._fail(f"the header is not valid JSON: {error}")
         self._check(isinstance(header, dict), "expected a JSON object as header")

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from monolane._regular_files import is_own_file, open_regular
+from monolane._regular_files import open_regular, own_files
 
 TEXT_FILES = (
     "tokenizer*.json",
@@ -31,9 +31,8 @@ def copy_beside(
     """
     for pattern in patterns:
         for found in sorted(source.glob(pattern)):
-            for path in sorted(found.rglob("*")) if found.is_dir() else [found]:
-                if is_own_file(source, path):
-                    copy = folder / path.relative_to(source)
-                    copy.parent.mkdir(parents=True, exist_ok=True)
-                    with open_regular(path) as original, copy.open("wb") as file:
-                        shutil.copyfileobj(original, file)
+            for path in own_files(source, found):
+                copy = folder / path.relative_to(source)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                with open_regular(path) as original, copy.open("wb") as file:
+                    shutil.copyfileobj(original, file)

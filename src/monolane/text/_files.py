@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from monolane._regular_files import read_regular
+from monolane._regular_files import check_parts, read_regular
 from monolane.errors import TextError
 
 # The largest published tokenizer.json has some 40 MB.
@@ -32,7 +32,9 @@ def read_text(path: Path) -> str:
 def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in the file; TextError names the file when it holds none."""
     try:
-        value = json.loads(read_text(path))
+        text = read_text(path)
+        check_parts(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         if isinstance(error, TextError):
             raise

@@ -27,6 +27,8 @@ MOST_MORE = 1 << 16
 MOST_BYTES = 1 << 26
 # Tokens that a post-processor may put around a text.
 MOST_AROUND = 1024
+# Characters of a word that WordPiece looks at: its steps are the cube. Published: 100.
+MOST_OF_WORD = 1000
 # Bytes that a decoder may make of one of a token.
 MOST_DECODED = 16
 
@@ -58,7 +60,7 @@ def check_growth(data: Mapping[str, Any]) -> Growth:
         ("normalizer", "normalizers", _NORMALIZERS),
         ("pre_tokenizer", "pretokenizers", _PRE_TOKENIZERS),
     ):
-        for part in _parts(data.get(place), kind, place):
+        for part in parts_of(data.get(place), kind, place):
             grown = grown.then(rule.get(str(part.get("type")), _unchanged)(part))
             _check(grown.times <= MOST_TIMES, place, f"{MOST_TIMES} bytes of one", grown.times)
             _check(grown.more <= MOST_MORE, place, f"{MOST_MORE} bytes more", grown.more)
@@ -68,13 +70,18 @@ def check_growth(data: Mapping[str, Any]) -> Growth:
         size = sum(_size(model.get(affix)) for affix in affixes)
         _check(size <= MOST_TIMES, "model", f"affixes of {MOST_TIMES} bytes", size)
         grown = grown.then(Growth(1 + size))
+        longest = model.get("max_input_chars_per_word", 0)
+        if isinstance(longest, int) and longest > MOST_OF_WORD:
+            raise TextError(
+                f"model: max_input_chars_per_word: expected at most {MOST_OF_WORD}, got {longest}"
+            )
     decoded = Growth()
-    for part in _parts(data.get("decoder"), "decoders", "decoder"):
+    for part in parts_of(data.get("decoder"), "decoders", "decoder"):
         decoded = decoded.then(_DECODERS.get(str(part.get("type")), _unchanged)(part))
         _check(decoded.times <= MOST_DECODED, "decoder", f"{MOST_DECODED} of one", decoded.times)
         _check(decoded.more <= MOST_MORE, "decoder", f"{MOST_MORE} bytes more", decoded.more)
     around = Growth()
-    for part in _parts(data.get("post_processor"), "processors", "post_processor"):
+    for part in parts_of(data.get("post_processor"), "processors", "post_processor"):
         around = around.then(_around(part))
         most = max(around.times, around.more)
         _check(most <= MOST_AROUND, "post_processor", f"{MOST_AROUND} tokens around a text", most)
@@ -88,7 +95,7 @@ def _check(holds: bool, place: str, expected: str, got: int) -> None:
         )
 
 
-def _parts(value: Any, kind: str, place: str) -> list[Mapping[str, Any]]:
+def parts_of(value: Any, kind: str, place: str) -> list[Mapping[str, Any]]:
     """Return the parts of a chain, one after the other, also of chains within it."""
     found: list[Mapping[str, Any]] = []
     open_parts = [value]
@@ -150,6 +157,13 @@ def _metaspace(part: Mapping[str, Any]) -> Growth:
     return Growth(mark, mark)
 
 
+def _fixed_length(part: Mapping[str, Any]) -> Growth:
+    length = part.get("length", 1)
+    if not isinstance(length, int) or length < 1:  # the library would panic, and print where
+        raise TextError(f"FixedLength: expected a length of at least 1, got {length!r:.80}")
+    return Growth()
+
+
 def _byte_level(part: Mapping[str, Any]) -> Growth:
     return Growth(2, 2)  # each byte becomes a character of at most two; a space may go before
 
@@ -191,5 +205,9 @@ _NORMALIZERS: _Rules = {
     "Replace": _replace,
     "Precompiled": _precompiled,
 }
-_PRE_TOKENIZERS: _Rules = {"ByteLevel": _byte_level, "Metaspace": _metaspace}
+_PRE_TOKENIZERS: _Rules = {
+    "ByteLevel": _byte_level,
+    "FixedLength": _fixed_length,
+    "Metaspace": _metaspace,
+}
 _DECODERS: _Rules = {"Replace": _replace, "ByteLevel": _unchanged}

@@ -21,6 +21,7 @@ from monolane.text._detokenizer import Detokenizer
 from monolane.text._files import named_token, read_object, read_settings
 from monolane.text._gguf import GgufText
 from monolane.text._growth import MOST_BYTES, check_growth
+from monolane.text._patterns import check_patterns
 from monolane.text._token_bytes import TokenBytes, read_rules
 from monolane.text._user_text_tokenizer import Twin, encode_bare
 
@@ -61,6 +62,7 @@ class Tokenizer:
         complete = _with_named(_checked(data, self._path), named.values())
         with _blaming(self._path):
             self._growth = check_growth(complete)
+            check_patterns(complete)
         self._library = _load(complete, self._path)
         tokens = {place: token for token, place in self._library.get_vocab(True).items()}
         added = self._library.get_added_tokens_decoder()

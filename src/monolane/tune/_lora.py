@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 
+from monolane.errors import CheckpointError
 from monolane.hf import LaneformerForCausalLM, check_whole
+from monolane.model import SafetensorsFile
 from monolane.tune._recipe import LoraRecipe
 
 _PARTS = {"wq": "attention", "wk": "attention", "wv": "attention", "wo": "attention"}
@@ -57,15 +59,30 @@ def merged(adapted: Any) -> LaneformerForCausalLM:
 def merge_adapter(model: LaneformerForCausalLM, adapter: Path) -> LaneformerForCausalLM:
     """Return ``model``, in float32, with the adapter of a folder in PEFT's layout merged in.
 
-    CheckpointError unless the folder has each weight of the adapter, and no other.
+    CheckpointError unless the folder has each weight of the adapter, and no other, in
+    adapter_model.safetensors: PEFT would look for a pickle, or ask the Hub.
     """
     from peft import PeftModel, get_peft_model_state_dict
     from peft.utils import load_peft_weights
 
-    with _known_warnings(), warnings.catch_warnings():
+    file = SafetensorsFile(adapter / "adapter_model.safetensors").file
+    with _blaming(adapter), _known_warnings(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Found missing adapter keys")  # an error below
         adapted = PeftModel.from_pretrained(model, adapter)
         wanted = get_peft_model_state_dict(adapted).keys()
-    stored = load_peft_weights(str(adapter), device="cpu").keys()
+        stored = load_peft_weights(str(adapter), device="cpu").keys()
+    file.check_unchanged()
     check_whole(adapter, wanted - stored, stored - wanted)
     return merged(adapted)
+
+
+@contextmanager
+def _blaming(adapter: Path) -> Iterator[None]:
+    """Turn what PEFT raises for a config that is none into a CheckpointError that names it."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{adapter}: expected an adapter that PEFT can read, got {error!r:.200}; check its "
+            "adapter_config.json, or save it again"
+        ) from error

@@ -130,10 +130,14 @@ def sanitizer_environment(compiler: str = "g++") -> dict[str, str]:
     return {"LD_PRELOAD": done.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
 
 
+@cache
+def _version(compiler: str) -> bytes:
+    return subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
+
+
 def _digest(compiler: str, options: Sequence[str], source: Path, folders: Sequence[Path]) -> str:
     """Of everything that the library is made from, every header that could be included too."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
-    parts = [version, "\0".join(options).encode(), source.read_bytes()]
+    parts = [_version(compiler), "\0".join(options).encode(), source.read_bytes()]
     for folder in folders:
         for path in sorted(folder.iterdir()):
             if path.suffix in (".h", ".cuh", ".cpp"):

@@ -13,6 +13,9 @@ constexpr u32 NO_TOKEN = 0xffffffffu;
 // one, too: where nothing else is left, the lowest of these comes.
 constexpr u32 MASKED_OUT = 0xffffffffu;  // a NaN
 constexpr u32 BANNED = 0xff800000u;      // -infinity, the logit of a token with such a bias
+// BROKEN_TOKEN, in the place of a logit of the model that is no finite number, ranks above all that
+// are: its key is a NaN's.
+constexpr u32 BROKEN_KEY = 0xffffffffu;
 
 DEVICE u32 choice_copy(const Block& b) { return b.copy(b.state->pass_number % CHOICE_SLOTS); }
 DEVICE Word* candidate_words(const Block& b, u32 row) {
@@ -90,6 +93,7 @@ DEVICE const Word* guide_of(const Params& p, u32 advance) {
 DEVICE u32 guide_stamp(const Block& b, u32 advance) {
   return b.request(advance).first_guide + b.state->running[advance].drawn;
 }
+DEVICE bool is_finite(f32 value) { return (bits_of_float(value) & 0x7f800000u) != 0x7f800000u; }
 DEVICE bool is_parked(const State& s, const Params& p, u32 w) {
   return p.guides != nullptr && s.verdict[w] == PARKED;
 }
@@ -199,6 +203,10 @@ DEVICE void offer_candidates(const Block& b) {
       f32 value = ROW_TOTAL(b, HEAD_TILES, t, r);
       if (logits) logits[token] = value;
       if (!draws(a)) continue;
+      if (!is_finite(value)) {
+        best = Candidate{BROKEN_KEY, BROKEN_TOKEN};
+        if (!is_limited(a)) continue;  // else who chooses waits for the whole row
+      }
       const bool out = verdict == MASKED && !is_allowed(b, b.state->wanted_advance[w], token);
       if (a.biases_count) value = biased(b.p, a, token, value);
       if (a.seen) {
@@ -470,7 +478,7 @@ DEVICE void choose(Block& b) {
   }
   for (u32 w = 0; w < b.state->wanted; ++w) {
     if (!is_limited(b.request(b.state->wanted_advance[w]))) continue;
-    if (is_parked(*b.state, b.p, w)) continue;
+    if (is_parked(*b.state, b.p, w) || get_best(b, w).token == BROKEN_TOKEN) continue;
     Word* decision = b.p.decision_words + buffer * WIDTH + w;
     if (b.worker == decider(w)) {
       u32 token = choose_limited(b, w);

@@ -76,6 +76,9 @@ DEVICE void take_tokens(const Block& b) {
       token = PARKED_TOKEN;
       running.length -= 1;
       running.done = 1;
+    } else if (s.chosen[w] == BROKEN_TOKEN) {
+      token = BROKEN_TOKEN;
+      running.done = 1;
     } else {
       running.next = token;
       running.done = ++running.drawn == a.budget;

@@ -125,7 +125,8 @@ def _texts(value: Any) -> Iterator[str]:
 @lru_cache(maxsize=8)
 def _chars_per_token(tokenizer: Tokenizer) -> int:
     """Return the most characters that one token can stand for."""
-    pieces = (tokenizer.pieces.get(token) or b"" for token in range(tokenizer.vocab_size))
+    # Not up to the highest id, which a file may put anywhere below 2^32.
+    pieces = (tokenizer.pieces.get(token) or b"" for token in tokenizer.vocabulary().values())
     longest = _SHRINKS * max(map(len, pieces), default=1)
     unknown = tokenizer.unk_id in tokenizer.encode(_RARE, add_special_tokens=False)
     return max(longest, _UNKNOWN_CHARS) if unknown else longest
