@@ -283,7 +283,8 @@ def has_experts(metadata: Mapping[str, Any], architecture: str) -> bool:
 
 def _one_of_all(value: Any, layers: Any) -> Any:
     """Return one number in place of a list of it for each layer, as llama.cpp reads either."""
-    if not isinstance(value, np.ndarray) or value.ndim != 1 or len(value) != layers:
+    listed = isinstance(value, np.ndarray) and value.ndim == 1
+    if not listed or type(layers) is not int or len(value) != layers:
         return value
     return value[0].item() if len(value) and (value == value[0]).all() else value
 

@@ -10,7 +10,6 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from urllib.parse import unquote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -25,7 +24,7 @@ log = logging.getLogger("monolane.serve")
 _HOST = re.compile(rf"({HOST.pattern})(:\d{{1,5}})?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _MODELS = (b"/v1/models/", b"/models/")  # the name of a model follows
-_ABSOLUTE = re.compile(rb"https?://([^/?#@]*)(/.*)?", re.IGNORECASE)
+_ABSOLUTE = re.compile(rb"https?://([^/?#@%]*)(/.*)?", re.IGNORECASE)
 _ENCODED = re.compile(rb"%([0-9A-Fa-f]{2})")
 _NAMES = re.compile(r"[A-Za-z0-9_-]+(, ?[A-Za-z0-9_-]+)*")  # of headers
 _USUAL = "authorization, x-api-key, content-type, x-request-id"
@@ -202,9 +201,10 @@ def _in_origin_form(scope: Scope) -> Scope:
     if found is None:
         return scope
     path = found[2] or b"/"
+    read = scope["path"][found.start(2) :] if found[2] else "/"
     others = [(name, value) for name, value in scope["headers"] if name != b"host"]
     headers = [(b"host", found[1]), *others]
-    return {**scope, "raw_path": path, "path": unquote(path.decode("latin-1")), "headers": headers}
+    return {**scope, "raw_path": path, "path": read, "headers": headers}
 
 
 def _read(raw_path: bytes) -> str | None:
