@@ -18,6 +18,21 @@ def test_set_variables_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _env.CACHE.get() == Path.home() / "elsewhere"
 
 
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is looked up before it is asked for, and then the variable is named."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("MONOLANE_CACHE", raising=False)
+
+    def nobody(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with pytest.raises(ConfigError, match="MONOLANE_CACHE: expected a folder, .* set MONOLANE_C"):
+        _env.CACHE.get()
+    monkeypatch.setenv("MONOLANE_CACHE", "/elsewhere")
+    assert _env.CACHE.get() == Path("/elsewhere")
+
+
 def test_unknown_values_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONOLANE_BACKEND", "gpu")
     with pytest.raises(ConfigError, match="MONOLANE_BACKEND: expected one of auto.*got 'gpu'"):

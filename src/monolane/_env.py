@@ -26,12 +26,18 @@ class Variable(Generic[T]):
     def get(self) -> T:
         """Return the value in force; ConfigError names the variable and what it accepts."""
         text = os.environ.get(self.name)
-        if text is None:
-            return self.default
         try:
-            return self.parse(text)
+            value = self.default if text is None else self.parse(text)
         except ValueError as error:
             raise ConfigError(f"{self.name}: {error}, got {text!r}; mend or unset it") from None
+        try:
+            # Not before it is asked for: there may be no home, and no need of one.
+            return value.expanduser() if isinstance(value, Path) else value
+        except RuntimeError:
+            raise ConfigError(
+                f"{self.name}: expected a folder, got {str(value)!r}, and this user has no home; "
+                f"set {self.name} to a folder, or HOME"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +79,14 @@ def _driver_switch(text: str) -> bool:
 def _folder(text: str) -> Path:
     if not text:
         raise ValueError("expected a folder")
-    return Path(text).expanduser()
+    return Path(text)
 
 
 BACKEND = Variable("MONOLANE_BACKEND", "backend that 'auto' stands for", "auto", _backend)
 CACHE = Variable(
     "MONOLANE_CACHE",
     "folder of compiled kernels, fetched models and other things that can be made again",
-    Path("~/.cache/monolane").expanduser(),
+    Path("~/.cache/monolane"),
     _folder,
 )
 API_KEY = Variable(

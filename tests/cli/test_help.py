@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from monolane.cli import app
-from monolane.serve._tools.format import FORMATS
+from monolane.serve._tools.formats import FORMATS
 
 ROOT: Any = typer.main.get_command(app)  # of click's types, which typer may bring itself
 

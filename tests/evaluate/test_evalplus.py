@@ -12,7 +12,7 @@ from monolane.errors import DataError
 from monolane.evaluate import EvalOptions, Guard, make_tasks
 from monolane.evaluate._evalplus.block import target_function
 from monolane.evaluate._evalplus.problems import HUMANEVAL, MBPP, find_problems
-from monolane.evaluate._evalplus.task import ask, pass_at
+from monolane.evaluate._evalplus.task import _differing, ask, pass_at
 from monolane.evaluate._task import unscored
 
 PROBLEMS = Path(__file__).parent / "problems"
@@ -58,6 +58,52 @@ def test_the_first_block_that_defines_the_function_is_taken() -> None:
     assert target_function("```\nprint(1)\n```", "g") == "```\nprint(1)\n```"
     assert target_function("cut:\n~~~py\ndef g(a):\n    retu", "g") == "def g(a):\n    retu"
     assert target_function("```\ndef gg(a): 1\n```", "g") == "```\ndef gg(a): 1\n```"
+
+
+FENCED = '''def g(a):
+    """What was asked for.
+
+    ```python
+    g(1)
+    ```
+    """
+    return a
+'''
+
+
+def test_a_fence_in_a_docstring_does_not_close_its_block() -> None:
+    """CommonMark, 4.5: a closing fence is indented by three spaces at most."""
+    answer = f"Here.\n\n```python\n{FENCED}```\n\nThat is it.\n"
+    assert target_function(answer, "g") == FENCED
+    listed = "".join(f"   {line}\n" if line else "\n" for line in FENCED.splitlines())
+    assert (
+        target_function(f"1. The function:\n\n   ```python\n{listed}   ```\n\n2. All.", "g")
+        == FENCED
+    )
+    assert target_function(f"~~~~py\n{FENCED}~~~\n~~~~", "g") == f"{FENCED}~~~\n"
+
+
+def test_answers_that_evalplus_alone_scores_otherwise_are_named(
+    guard: Guard, problems: dict[str, dict[str, Any]]
+) -> None:
+    """Of two blocks that define the function, EvalPlus takes the longer text that is Python."""
+    problem = problems[CASES[0]]
+    name = problem["entry_point"]
+    right = problem["prompt"] + problem["canonical_solution"]
+    wrong = f"def {name}(*given):\n    return None\n"
+    answer = f"```python\n{right}\n```\nNot:\n```python\n{wrong}\n```\n"
+    code = target_function(answer, name)
+    verdict = guard.score(dataset(CASES[0]), problem, code, True, answer)
+    assert (verdict["base"], verdict["plus"]) == ("pass", "pass")
+    lines: list[dict[str, Any]] = [
+        {"item": "a", "score": 1, "whole": "fail"},
+        {"item": "b", "score": 0, "whole": "pass"},
+        {"item": "c", "score": 1, "whole": "pass"},
+        {"item": "d", "score": 0},
+    ]
+    (note,) = _differing(lines)
+    assert note.startswith("2 answers ")
+    assert note.endswith(": a (right here), b (wrong here).")
 
 
 def test_pass_at_k_is_the_unbiased_estimate() -> None:
@@ -122,7 +168,7 @@ def test_the_report_names_what_shut_code_in(guard: Guard) -> None:
     for each in (guard, Guard(strength="weak"), Guard(maker="namespaces")):
         options = EvalOptions(tasks=("humaneval+",), data=(PROBLEMS,), guard=each)
         (task,) = make_tasks(options)
-        assert f"What shut generated code in: {each.describe()}." in task.notes()
+        assert f"What shut generated code in: {each.describe()}." in task.notes(())
     assert "no namespaces" in Guard(strength="weak").describe()
     assert "of our own" in Guard(maker="namespaces").describe()
     made_by = "bubblewrap" if Guard(maker="bubblewrap").refusal() == "" else "namespaces"

@@ -161,8 +161,36 @@ def test_the_vocabulary_is_as_long_as_its_tokens() -> None:
 def test_a_padding_token_that_is_none_is_left_out(pad: int) -> None:
     tokens = {"tokenizer.ggml.tokens": ["x"] * 90, "tokenizer.ggml.padding_token_id": pad}
     assert parse(metadata() | tokens).pad_id is None
-    with pytest.raises(ConfigError, match="token id"):
-        parse(metadata() | tokens | {"tokenizer.ggml.bos_token_id": pad})
+    # So are others, of which text/_gguf.py warns.
+    others = {f"tokenizer.ggml.{name}_token_id": pad for name in ("bos", "eos")}
+    config = parse(metadata() | tokens | others)
+    assert (config.bos_id, config.eos_ids) == (None, ())
+
+
+def test_fields_that_change_nothing_are_read() -> None:
+    plain = parse(metadata())
+    for key, value in (
+        ("rope__scaling__attn_factor", 1.0),
+        ("attention__causal", True),
+        ("attention__head_count_kv", np.full(12, 4, np.int32)),
+        ("feed_forward_length", np.full(12, 96, np.int32)),
+        ("rope__scaling__factor", 1.0),
+        ("rope__scaling__factor", 0.0),
+    ):
+        assert parse(metadata(**{key: value})) == plain, key
+    with pytest.raises(ConfigError, match="attn_factor: this field of the metadata is not known"):
+        parse(metadata(rope__scaling__attn_factor=1.5))
+    mixed = np.full(12, 4, np.int32)
+    mixed[3] = 8
+    with pytest.raises(ConfigError, match="head_count_kv"):
+        parse(metadata(attention__head_count_kv=mixed))
+
+
+def test_a_factor_without_a_type_is_linear() -> None:
+    """As llama.cpp reads it."""
+    typed = parse(metadata(rope__scaling__type="linear", rope__scaling__factor=4.0))
+    assert parse(metadata(rope__scaling__factor=4.0)) == typed
+    assert typed != parse(metadata())
 
 
 @pytest.mark.parametrize(

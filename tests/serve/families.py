@@ -68,7 +68,7 @@ FAMILIES = {
     "smollm2": Family("SmolLM2-135M-Instruct", CHATML, (), "smollm", eos=CHATML[1]),
     "smollm3": Family("HuggingFaceTB-SmolLM3-3B", CHATML, CALL + THINK, "generic", eos=CHATML[1]),
     "deepseek-r1": Family(
-        "deepseek-ai-DeepSeek-R1-Distill-Llama-8B", DEEPSEEK, THINK, "generic", eos=DEEPSEEK[2]
+        "deepseek-ai-DeepSeek-R1-Distill-Llama-8B", DEEPSEEK, THINK, "deepseek", eos=DEEPSEEK[2]
     ),
 }
 

@@ -57,8 +57,19 @@ def test_a_host_with_a_path_in_it_opens_nothing(keyed_server: Any, host: str) ->
     assert exchange(keyed_server, get("/health", host))[0] == 400
 
 
-def test_absolute_targets_open_nothing(keyed_server: Any) -> None:
-    for target in ("http://127.0.0.1/health", "http://evil/v1/models", "*", "health"):
+def test_absolute_targets_open_what_their_paths_do(keyed_server: Any) -> None:
+    """RFC 9112, 3.2.2: they are accepted, and their host counts, not the header's."""
+    assert exchange(keyed_server, get("http://127.0.0.1/health"))[0] == 200
+    assert exchange(keyed_server, get("http://127.0.0.1/health", "evil.example"))[0] == 200
+    for target, status in (
+        ("http://127.0.0.1/v1/models", 401),
+        ("http://evil.example/health", 403),
+        ("http://user@127.0.0.1/health", 401),
+        ("http:///health", 400),
+        ("ftp://127.0.0.1/health", 401),
+    ):
+        assert exchange(keyed_server, get(target))[0] == status, target
+    for target in ("*", "health"):
         assert exchange(keyed_server, get(target))[0] in (400, 401, 404)
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,7 @@ def test_penalties_reach_the_engine(
     ("fields", "param"),
     [
         ({"repeat_penalty": 1.1, "repeat_last_n": 64}, "repeat_last_n"),
-        ({"frequency_penalty": 1, "repeat_last_n": 0}, "repeat_last_n"),
+        ({"frequency_penalty": 1, "repeat_last_n": 5}, "repeat_last_n"),
         ({"repeat_penalty": 1.1, "repetition_penalty": 1.2}, "repeat_penalty"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"frequency_penalty": -2.1}, "frequency_penalty"),
@@ -187,6 +188,23 @@ def test_penalties_that_cannot_be_are_named(
     reply = client.post(TEXT, json=PROMPT | fields)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == param
+
+
+def test_what_stands_for_a_fields_absence() -> None:
+    """One meaning in all APIs: a seed of -1 is a new draw, penalties over no token are none."""
+    kinds = (
+        (CompletionRequest, {"prompt": "x"}),
+        (ChatRequest, {"messages": HELLO["messages"]}),
+    )
+    for kind, needed in kinds:
+        plain = kind(**needed).asked().sampling
+        for seed in (-1, (1 << 32) - 1):
+            found = {kind(**needed, seed=seed).asked().sampling.seed for _ in range(3)}
+            assert len(found) == 3
+        given = {"repeat_penalty": 1.3, "frequency_penalty": 1, "presence_penalty": 1}
+        none = kind(**needed, **given, repeat_last_n=0).asked().sampling
+        assert replace(none, seed=0) == replace(plain, seed=0)
+        assert kind(**needed, **given).asked().sampling.draw.penalises
 
 
 def test_special_tokens_may_be_left_out_of_a_text(client: httpx.Client) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from monolane import Engine
 from monolane.errors import RequestError
-from monolane.serve._grammar.compiler import Grammar, compiler_of, schema_rule
+from monolane.serve._grammar.compiler import Grammar, compiler_of, schema_rules
 from monolane.serve._grammar.schema_rewrite import MAX_LISTS, rewritten
 from monolane.serve._tools.grammar import calls_grammar
 from monolane.serve._tools.request import read_tools
@@ -76,7 +76,7 @@ def engine() -> Iterator[Engine]:
 def follows(engine: Engine, schema: Any, value: Any) -> bool:
     """Tell whether the grammar of a schema takes a value's JSON, and may end there."""
     assert engine.tokenizer is not None
-    walk = compiler_of(engine).walk(Grammar(f"start: {schema_rule(schema)}", "schema"))
+    walk = compiler_of(engine).walk(Grammar("\n".join(schema_rules("start", schema)), "schema"))
     matcher = walk._matcher
     tokens = engine.tokenizer.encode(json.dumps(value), add_special_tokens=False)
     taken = sum(bool(matcher.consume_token(token)) for token in tokens)
@@ -116,7 +116,7 @@ def test_the_same_values_meet_both(engine: Engine, schema: Any, values: list[Any
 )
 def test_what_cannot_be_said_is_refused(engine: Engine, schema: Any) -> None:
     with pytest.raises(RequestError, match="Unimplemented keys"):
-        compiler_of(engine).walk(Grammar(f"start: {schema_rule(schema)}", "schema"))
+        compiler_of(engine).walk(Grammar("\n".join(schema_rules("start", schema)), "schema"))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_what_cannot_be_said_is_refused(engine: Engine, schema: Any) -> None:
 )
 def test_a_malformed_schema_is_refused(engine: Engine, schema: Any) -> None:
     with pytest.raises(RequestError):
-        compiler_of(engine).walk(Grammar(f"start: {schema_rule(schema)}", "schema"))
+        compiler_of(engine).walk(Grammar("\n".join(schema_rules("start", schema)), "schema"))
 
 
 def test_references_in_branches_still_lead_to_their_definitions(engine: Engine) -> None:
@@ -160,9 +160,9 @@ def nested(keyword: str, depth: int) -> Any:
 @pytest.mark.parametrize("keyword", ["contains", "dependentRequired"])
 def test_copies_of_copies_are_refused_before_they_are_written(keyword: str) -> None:
     """Of 20 levels they would be more characters than any memory holds."""
-    assert schema_rule(nested(keyword, 1))
+    assert schema_rules("start", nested(keyword, 1))
     with pytest.raises(RequestError, match="schema: expected at most 262144 characters"):
-        schema_rule(nested(keyword, 20))
+        schema_rules("start", nested(keyword, 20))
 
 
 def test_the_lists_of_all_unique_items_are_bounded_together(

@@ -8,7 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monolane.serve._tools.calls import Delta, ToolCallDelta, call_id, short_id
-from monolane.serve._tools.format import GENERIC, HERMES, LLAMA, MISTRAL, ToolFormat
+from monolane.serve._tools.format import ToolFormat
+from monolane.serve._tools.formats import (
+    DEEPSEEK,
+    FUNCTIONARY,
+    GEMMA,
+    GENERIC,
+    GLM,
+    HERMES,
+    KIMI,
+    LFM2,
+    LLAMA,
+    MINIMAX,
+    MISTRAL,
+    SEED,
+    XML,
+)
 from monolane.serve._tools.parser import ToolParser
 from monolane.serve._tools.request import Tool, ToolUse
 
@@ -28,6 +43,7 @@ SCHEMAS = {
 }
 F = '{"name": "f", "arguments": {"a": [1, "}", "\\"{"]}}'
 G = '{"arguments":{"city":"Zürich"},"name":"get_weather"}'
+XML_CALL = "<function=get_weather>\n<parameter=days>\n2\n</parameter>\n</function>"
 FA, GA = '{"a": [1, "}", "\\"{"]}', '{"city":"Zürich"}'
 
 
@@ -115,8 +131,142 @@ CASES: list[tuple[ToolFormat, str, str, list[list[str]]]] = [
         "",
         [["get_weather", '{"days": true, "where": "[1]"}']],
     ),
-    (HERMES, "<tool_call><function=f>\n<parameter=a>\n1", "", [["f", ""]]),
-    (HERMES, "<tool_call><function=f><parameter=a>1</parameter>", "", [["f", '{"a": "1"']]),
+    (HERMES, "<tool_call><function=f>\n<parameter=a>\n1", "", [["f", '{"a": "1']]),
+    (HERMES, "<tool_call><function=f><parameter=a>1</parameter>", "", [["f", '{"a": "1']]),
+    # A value ends where another tag may follow, and with one line break.
+    (
+        XML,
+        (
+            "<tool_call><function=get_weather><parameter=city>\na </parameter> b\n\n</parameter>\n"
+            "<parameter=days>\n3</parameter> x\n</parameter>\n</function></tool_call>"
+        ),
+        "",
+        [["get_weather", '{"city": "a </parameter> b\\n", "days": "3</parameter> x"}']],
+    ),
+    # Without the mark that begins it: whole, and of a tool.
+    (XML, f"Now.\n\n{XML_CALL}\n</tool_call>", "Now.", [["get_weather", '{"days": 2}']]),
+    (XML, XML_CALL, "", [["get_weather", '{"days": 2}']]),
+    (XML, f"{XML_CALL}\nand {XML_CALL}", "and", [["get_weather", '{"days": 2}']] * 2),
+    (XML, XML_CALL.replace("get_weather", "g"), XML_CALL.replace("get_weather", "g"), []),
+    (XML, XML_CALL[:-3], XML_CALL[:-3], []),
+    (XML, "Write <function=f> and so on.", "Write <function=f> and so on.", []),
+    (HERMES, f"Well:\n{F}\n</tool_call>", "Well:", [["f", FA]]),
+    (HERMES, f"{F}\n</tool_call> {F}</tool_call>", "", [["f", FA]] * 2),
+    (HERMES, f"Well: {F}</tool_call>", f"Well: {F}</tool_call>", []),
+    (
+        HERMES,
+        '{"name": "g", "arguments": {}}</tool_call>',
+        '{"name": "g", "arguments": {}}</tool_call>',
+        [],
+    ),
+    # What has one reading is mended.
+    (
+        HERMES,
+        '<tool_call>{"name": "f", "arguments": {"a": "1\n\t\x01", "b": [True, None,],}}',
+        "",
+        [["f", '{"a": "1\\n\\t\\u0001", "b": [true, null]}']],
+    ),
+    *(
+        (HERMES, f'<tool_call>{{"name": "f", "arguments": {text}}}</tool_call>', "", [["f", "{}"]])
+        for text in ('""', '" "', "null")
+    ),
+    # What has none is no call where nothing of it has left, and else never whole.
+    *(
+        (HERMES, text, text, [])
+        for text in (
+            f'<tool_call>{{"name": "f", "arguments": {value}}}</tool_call>'
+            for value in ('"x"', '"[1]"', "[1]", "5", "nil", "{a: 1}"[1:])
+        )
+    ),
+    (HERMES, '<tool_call>{"name": "f", "arguments": {"a": x}}', "x}}", [["f", '{"a": ']]),
+    (HERMES, '<tool_call>{"name": "f", "arguments": {\'a\'}}', "'a'}}", [["f", "{"]]),
+    (HERMES, '<tool_call>{"name": "f", "arguments": {"a": 01}}', "}}", [["f", '{"a": 01']]),
+    # White space between text and calls stays.
+    (
+        HERMES,
+        f"One. <tool_call>{F}</tool_call> Two\n<tool_call>{G}</tool_call> three. ",
+        "One.  Two\n three.",
+        [["f", FA], ["get_weather", GA]],
+    ),
+    # Other families.
+    (
+        DEEPSEEK,
+        (
+            "Sure.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
+            '{"a": 1}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>'
+            "get_weather"
+            "\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+        ),
+        "Sure.",
+        [["f", '{"a": 1}'], ["get_weather", "{}"]],
+    ),
+    (
+        DEEPSEEK,
+        '<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        "",
+        [["f", '{"a": 1}']],
+    ),
+    (
+        KIMI,
+        (
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+            '<|tool_call_argument_begin|>{"days": 2}<|tool_call_end|><|tool_call_begin|>'
+            "functions.f:1"
+            "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
+        ),
+        "",
+        [["get_weather", '{"days": 2}'], ["f", "{}"]],
+    ),
+    (
+        GLM,
+        (
+            "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>a</arg_value> b"
+            "</arg_value>\n"
+            "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>\n<tool_call>f\n"
+            "</tool_call>"
+        ),
+        "",
+        [["get_weather", '{"city": "a</arg_value> b", "days": 2}'], ["f", "{}"]],
+    ),
+    (
+        MINIMAX,
+        (
+            '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">\nx\n'
+            '</parameter>\n<parameter name="days">2</parameter>\n</invoke>\n</minimax:tool_call>'
+        ),
+        "",
+        [["get_weather", '{"city": "\\nx\\n", "days": 2}']],
+    ),
+    (
+        SEED,
+        (
+            "<seed:tool_call>\n<function=get_weather>\n<parameter=city>x</parameter>\n</function>\n"
+            "</seed:tool_call>"
+        ),
+        "",
+        [["get_weather", '{"city": "x"}']],
+    ),
+    (
+        GEMMA,
+        '<|tool_call>call:get_weather{city:<|"|>a "b"<|"|>,days:2,where:{x:[true]}}<tool_call|>',
+        "",
+        [["get_weather", '{"city":"a \\"b\\"","days":2,"where":{"x":[true]}}']],
+    ),
+    (
+        LFM2,
+        "<|tool_call_start|>[get_weather(city='it's \\'so\\'', days=2), f()]<|tool_call_end|>ok",
+        "ok",
+        [["get_weather", '{"city": "it\'s \'so\'", "days": 2}'], ["f", "{}"]],
+    ),
+    (LLAMA, '[f(a={"b": (1, None)}, c="x")]', "", [["f", '{"a": {"b": [1, null]}, "c": "x"}']]),
+    (LLAMA, "[g(a=1)]", "[g(a=1)]", []),
+    (
+        FUNCTIONARY,
+        'all\nHello.>>>f\n{"a": 1}>>>get_weather\n{}',
+        "Hello.",
+        [["f", '{"a": 1}'], ["get_weather", "{}"]],
+    ),
+    (FUNCTIONARY, 'f\n{"a": 1}', "", [["f", '{"a": 1}']]),
     (HERMES, "<tool_call><function=f", "<tool_call><function=f", []),
     (HERMES, "<tool_call><func>x</func>", "<tool_call><func>x</func>", []),
     (HERMES, "<tool_call><function=a b></function>", "<tool_call><function=a b></function>", []),
@@ -131,7 +281,7 @@ CASES: list[tuple[ToolFormat, str, str, list[list[str]]]] = [
     (HERMES, "<tool_call>[]</tool_call>", "<tool_call>[]</tool_call>", []),
     # Cut off: as far as it goes, and never as if it were whole.
     (HERMES, '<tool_call>\n{"name": "f', '<tool_call>\n{"name": "f', []),
-    (HERMES, '<tool_call>{"name": "f"', "", [["f", ""]]),
+    (HERMES, '<tool_call>{"name": "f"', '<tool_call>{"name": "f"', []),
     (HERMES, '<tool_call>{"name": "f", "arguments": {"a": "b', "", [["f", '{"a": "b']]),
     (HERMES, f"<tool_call>{F}\n</tool_c", "", [["f", FA]]),
     (HERMES, f'<tool_call>{F}</tool_call><tool_call>{{"na', "", [["f", FA]]),
@@ -210,7 +360,22 @@ PARTS = (
 
 @settings(max_examples=400, deadline=None)
 @given(
-    tool_format=st.sampled_from([HERMES, LLAMA, MISTRAL, GENERIC]),
+    tool_format=st.sampled_from(
+        [
+            DEEPSEEK,
+            FUNCTIONARY,
+            GEMMA,
+            GENERIC,
+            GLM,
+            HERMES,
+            KIMI,
+            LFM2,
+            LLAMA,
+            MINIMAX,
+            MISTRAL,
+            XML,
+        ]
+    ),
     text=st.lists(st.sampled_from(PARTS), max_size=8).map("".join),
     cuts=st.lists(st.integers(0, 300), max_size=12),
     many=st.booleans(),
@@ -225,7 +390,11 @@ def test_cuts_change_nothing(
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=4,
 )
@@ -246,7 +415,7 @@ def test_arguments_arrive_as_they_were_meant(
         json.dumps({"name": "f", "arguments": a}, indent=indent, ensure_ascii=ascii_only)
         for a in arguments
     ]
-    text = f"{tool_format.begin}{';'.join(texts)}{tool_format.end}"
+    text = f"{tool_format.begin}{';'.join(texts)}{''.join(tool_format.ends)}"
     content, calls = read(tool_format, *(text[i : i + size] for i in range(0, len(text), size)))
     assert content == ""
     assert [json.loads(call[1]) for call in calls] == arguments
@@ -259,8 +428,9 @@ def test_without_parallel_calls_the_first_alone_is_told() -> None:
 
 def test_arguments_leave_while_they_are_written() -> None:
     parser = ToolParser(tool_use(HERMES))
-    assert parser.push('<tool_call>{"name": "f",').tool_calls[0].name == "f"
-    assert parser.push(' "arguments": {"a').tool_calls[0].arguments == '{"a'
+    assert parser.push('<tool_call>{"name": "f", "arguments": ').tool_calls == ()
+    (first,) = parser.push('{"a').tool_calls
+    assert (first.name, first.arguments) == ("f", '{"a')
     assert parser.push('": 1') == Delta(tool_calls=(ToolCallDelta(0, '": 1'),))
     assert parser.push("23").tool_calls[0].arguments == "23"
 

@@ -30,7 +30,11 @@ class Address:
         str,
         typer.Option(
             help="How the model spells tool calls: auto (as its chat template shows), hermes, xml, "
-            "mistral, mistral-named, llama, smollm, harmony or generic."
+            "mistral, mistral-named, llama, pythonic, smollm, harmony, deepseek, deepseek-v3.1, "
+            "deepseek-v3.2, deepseek-v4, kimi-k2, glm, glm-flat, hunyuan, minimax, minimax-m1, "
+            "seed, gemma, granite, lfm2, nemotron, apriel, apertus, atem, cohere, command-r, "
+            "firefunction, functionary-v3.1, functionary-v3.2, gigachat, gigachat3, minicpm5, "
+            "solar or generic."
         ),
     ] = "auto"
 

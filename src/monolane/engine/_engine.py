@@ -28,7 +28,7 @@ from monolane.engine._stream import Job, Stream
 from monolane.errors import BackendError, EngineClosedError, RequestError
 from monolane.executor_api import Executor
 from monolane.sources import find_model
-from monolane.text import ChatTemplate, Tokenizer
+from monolane.text import ChatTemplate, Tokenizer, stand_in
 
 # Who drafts beside what the text repeats, if ``load`` is given it.
 _DRAFTERS = {"draft": "a draft model", "heads": "heads"}
@@ -242,7 +242,11 @@ class Engine:
         """The model's chat template, or the default one; read when first used."""
         if self._chat_template is None:
             with naming(self.folder):
-                self._chat_template = self._files.chat_template()
+                found = self._files.chat_template()
+                # The released convention is Laneformer's.
+                if found.is_default and self.config.family != "laneformer":
+                    found = stand_in(self.tokenizer, self.folder)
+                self._chat_template = found
         return self._chat_template
 
     def close(self) -> None:

@@ -5,10 +5,11 @@ asked when the model has been loaded and no token has been read.
 """
 
 import logging
+import os
 import re
 from pathlib import Path
 
-from monolane._cgroup import free_memory
+from monolane._cgroup import free_memory, read_text
 from monolane.errors import BackendError, RequestError
 from monolane.executor_api import Executor
 from monolane.model import Weights
@@ -66,9 +67,10 @@ def available_bytes(root: Path = Path("/")) -> int:
 
     In a container or a service, what that has left where it is less. ``root``: where /proc lies.
     """
-    text = (root / "proc/meminfo").read_text(encoding="ascii")
+    text = read_text(root / "proc/meminfo")  # empty where /proc is not mounted
     found = re.search(r"^MemAvailable:\s+(\d+) kB$", text, re.MULTILINE)
-    host = int(found[1]) << 10 if found else 0
+    unused = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    host = int(found[1]) << 10 if found else unused
     own = free_memory(root)
     return host if own is None else min(host, own)
 

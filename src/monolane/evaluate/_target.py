@@ -18,7 +18,7 @@ from monolane.evaluate._likelihood import Likelihood
 from monolane.evaluate._question import Answer, Decoding, Question
 from monolane.measure import Failure, LoadTarget, ask_models
 from monolane.sources import find_model
-from monolane.text import DEFAULT_TEMPLATE, Tokenizer
+from monolane.text import Tokenizer
 
 _TRIES = 3
 _BLOCK = 1 << 20
@@ -79,7 +79,7 @@ class EngineSubject(ScoringSubject):
         self.engine, self.name = engine, name
         self._tokenizer: Tokenizer = engine.tokenizer
         self._likelihood = Likelihood(engine)
-        has_template = engine.chat_template.source != DEFAULT_TEMPLATE
+        has_template = engine.chat_template.found
         self.chat = has_template if chat is None else chat
         self.context = engine.backend.context
         self.about = {

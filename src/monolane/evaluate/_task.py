@@ -91,7 +91,7 @@ class AskedTask(Task):
     def settings(self) -> dict[str, Any]:
         """Return what, beside the subject, decides answers and scores."""
 
-    def notes(self) -> tuple[str, ...]:
+    def notes(self, lines: Sequence[Line]) -> tuple[str, ...]:
         """Return what a reader has to know."""
         return ()
 
@@ -119,7 +119,7 @@ class AskedTask(Task):
             self.figures(subject, lines),
             settings,
             speed_of(lines),
-            (*unscored(lines), *self.notes()),
+            (*unscored(lines), *self.notes(lines)),
             tuple(shown),
         )
 

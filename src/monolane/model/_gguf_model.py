@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from monolane._naming import naming
 from monolane.errors import CheckpointError, ModelNotFoundError
 from monolane.model import families
 from monolane.model._config import ModelConfig
-from monolane.model._gguf import GgufFile
+from monolane.model._gguf import MAGIC, GgufFile
 from monolane.model._quant_matrix import Blocks
 from monolane.model._safetensors import Array
 from monolane.model.families._gguf import GGUF_NAMES, ROPE_DIVISORS
@@ -128,8 +129,17 @@ class GgufModel(Mapping[str, "Array | Blocks"]):
 
 
 def is_gguf(path: Path) -> bool:
-    """Tell whether a path is that of a GGUF file, by its name."""
-    return path.suffix == SUFFIX and not path.is_dir()
+    """Tell whether a path is that of a GGUF file, by its name or its first bytes.
+
+    Other programs keep such files under names of their own.
+    """
+    if path.suffix.lower() == SUFFIX:
+        return not path.is_dir()
+    if not path.is_file():
+        return False
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+    return False
 
 
 def read_config(path: Path) -> ModelConfig:

@@ -13,8 +13,13 @@ from monolane.serve._keys import Keys
 
 HEAD_BYTES = 32 << 10  # of a request's first line and headers
 HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")  # as a Host header names it
-_ORIGIN = re.compile(r"https?://([a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(:[1-9]\d{0,4})?")
-_USUAL_PORT = {"http:": ":80", "https": ":443"}  # browsers leave it out
+# RFC 6454: also of desktop applications and extensions, such as app://NAME. Not "null", which any
+# page can make itself.
+_ORIGIN = re.compile(
+    r"([a-z][a-z0-9+.-]{0,63})://([a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(:[1-9]\d{0,4})?"
+)
+_USUAL_PORT = {"http": ":80", "https": ":443"}  # browsers leave it out
+_SOCKET = "unix:"  # before the path of a socket, in place of a host
 MAX_SHARED = 64  # sequences of one engine
 
 
@@ -51,7 +56,8 @@ class Policy:
 class ServerOptions:
     """What ``monolane serve`` was asked for; RequestError on construction for a wrong value.
 
-    host, port        where to listen; port 0 takes a free one
+    host, port        where to listen; port 0 takes a free one. A host may be the path of a Unix
+                      socket: "unix:PATH", or one that begins with "/" or ends with ".sock"
     model_name        what the model goes by in the API
     tool_format       how it spells tool calls; "auto": as its chat template shows
     policy            how requests share the engine
@@ -109,12 +115,15 @@ class ServerOptions:
             _check(name, getattr(self, name), 0.001, 1e9)
         if self.tls_key is not None and self.tls_cert is None:
             raise RequestError("tls_key: expected tls_cert with it, the certificate of that key")
+        if self.host.startswith("[") and self.host.endswith("]"):  # as it stands in a URL
+            object.__setattr__(self, "host", self.host[1:-1])
         for origin in self.allowed_origins:
-            if not _ORIGIN.fullmatch(origin) or origin.endswith(_USUAL_PORT[origin[:5]]):
+            found = _ORIGIN.fullmatch(origin)
+            if found is None or found[3] == _USUAL_PORT.get(found[1], ""):
                 raise RequestError(
-                    "allowed_origins: expected origins such as 'https://chat.example' or "
-                    "'http://127.0.0.1:3000', as browsers send them, in small letters, without a "
-                    f"path or the usual port, got {origin!r:.80}"
+                    "allowed_origins: expected origins such as 'https://chat.example', "
+                    "'http://127.0.0.1:3000' or 'app://name', as browsers send them, in small "
+                    f"letters, without a path or the usual port, got {origin!r:.80}"
                 )
         for host in self.allowed_hosts:
             if not HOST.fullmatch(host):
@@ -130,8 +139,18 @@ class ServerOptions:
             )
 
     @property
+    def socket(self) -> Path | None:
+        """The path of the Unix socket to listen on, in place of host and port."""
+        path = self.host.removeprefix(_SOCKET)
+        if path != self.host or path.startswith("/") or path.endswith(".sock"):
+            return Path(path)
+        return None
+
+    @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the server."""
+        if self.socket is not None:
+            return True
         with contextlib.suppress(ValueError):
             return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         return False

@@ -9,7 +9,8 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -32,7 +33,7 @@ from monolane.serve._openai.routes import OPEN, routes
 from monolane.serve._options import HEAD_BYTES, ServerOptions
 from monolane.serve._run.memory import unsettle
 from monolane.serve._run.service import Service
-from monolane.serve._tools.format import AUTO, format_named
+from monolane.serve._tools.formats import AUTO, format_named
 
 _GRACE = 5  # seconds to tell clients of the end when the drain is over
 _BACKLOG = 2048
@@ -61,7 +62,7 @@ def serve(
     if options.tool_format != AUTO:
         format_named(options.tool_format)
     _check_certificate(options)
-    with _listen(options.host, options.port) as listener:
+    with _listening(options) as listener:
         service = Service(load, options, bandwidth)
         server = _Server(service, listener)
         announce(_url(options, listener))
@@ -173,6 +174,41 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
+@contextlib.contextmanager
+def _listening(options: ServerOptions) -> Iterator[socket.socket]:
+    """Give the socket to listen on, and close it behind; BackendError if there can be none."""
+    if options.socket is None:
+        with _listen(options.host, options.port) as listener:
+            yield listener
+        return
+    with _listen_at(options.socket) as listener:
+        try:
+            yield listener
+        finally:
+            options.socket.unlink(missing_ok=True)
+
+
+def _listen_at(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket() and not _answers(path):  # of a server that was killed
+            path.unlink()
+        listener.bind(str(path))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)  # a path may be too long
+        raise BackendError(
+            f"cannot listen on the socket {path}: {reason}; choose another path with --host"
+        ) from None
+    return listener
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named for asyncio's sake: it sets TCP_NODELAY on no socket of protocol 0, and
@@ -208,6 +244,8 @@ def _check_certificate(options: ServerOptions) -> None:
 
 def _url(options: ServerOptions, listener: socket.socket) -> str:
     host = options.host
+    if options.socket is not None:
+        return f"unix:{options.socket}"
     name = f"[{host}]" if ":" in host else host
     scheme = "http" if options.tls_cert is None else "https"
     return f"{scheme}://{name}:{listener.getsockname()[1]}"

@@ -42,7 +42,7 @@ def find_model(model: str | Path, with_code: bool = False) -> Path:
         return folder
     if folder.exists():
         raise ModelNotFoundError(
-            f"{folder}: expected the folder of a model, or a file NAME.gguf, got another file"
+            f"{folder}: expected the folder of a model, or a GGUF file, got another file"
         )
     if isinstance(model, str) and _HUB_ID.fullmatch(model):
         return _fetch(model, [*_PATTERNS, "*.py"] if with_code else _PATTERNS)

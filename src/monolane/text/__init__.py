@@ -5,7 +5,9 @@ from monolane.text._files import MODEL_INPUTS, read_object
 from monolane.text._fim_tokens import InfillTokens, find_infill
 from monolane.text._gguf import GgufText
 from monolane.text._gguf_folder import write_text_files
+from monolane.text._messages import check_contents
 from monolane.text._repetition import Loop, Repetition, find_loop
+from monolane.text._stand_in import stand_in
 from monolane.text._stop import StopStrings
 from monolane.text._template import DEFAULT_TEMPLATE, ChatTemplate
 from monolane.text._thinking import Thinking, ThinkingSplit, find_thinking, thinking_switch
@@ -24,10 +26,12 @@ __all__ = [
     "Thinking",
     "ThinkingSplit",
     "Tokenizer",
+    "check_contents",
     "find_infill",
     "find_loop",
     "find_thinking",
     "read_object",
+    "stand_in",
     "thinking_switch",
     "write_text_files",
 ]

@@ -46,6 +46,7 @@ _SPACE = "▁"
 _LINES = {"type": "Split", "pattern": {"Regex": r"[^\n]+|\n+"}, "behavior": "Isolated"} | {
     "invert": False
 }
+_TEMPLATE = "tokenizer.chat_template"  # and, behind a point, the names of further ones
 # Characters of a token: the longest published ones are runs of some hundred spaces or dashes. Every
 # way to cut one in two is looked at, so this bounds what a few long ones cost.
 _LONGEST = 1024
@@ -58,7 +59,8 @@ class GgufText:
     """What the metadata say of text: tokenizer, chat template, and the tokens that end an answer.
 
     ``data`` and ``settings`` are what tokenizer.json and tokenizer_config.json would hold;
-    ``ending_ids`` are the ids of control tokens that are known to end a turn or a text.
+    ``ending_ids`` are the ids of control tokens that are known to end a turn or a text. ``twins``
+    are the spellings of tokens that another one has, by their ids.
     TextError names the field at fault.
     """
 
@@ -68,6 +70,7 @@ class GgufText:
         """Read the metadata; ``most_tokens`` is the number of rows of the embedding, if known."""
         self._metadata, self.path = metadata, path
         self._most_tokens = most_tokens
+        self.twins: dict[int, str] = {}
         self.kind = self._get("model", str)
         if self.kind not in _DEFAULT_IDS:
             why = f": {_REFUSED[self.kind]}" if self.kind in _REFUSED else ""
@@ -143,14 +146,26 @@ class GgufText:
         if not tokens:
             raise self._fault("tokens", "expected at least one token, got none")
         if len(set(tokens)) < len(tokens):
-            seen: set[str] = set()
-            twice = next(token for token in tokens if token in seen or seen.add(token))  # type: ignore[func-returns-value]
-            raise self._fault("tokens", f"expected different tokens, got {twice!r:.80} twice")
+            self._part_twins(tokens)
         if (longest := max(map(len, tokens))) > _LONGEST:
             raise self._fault(
                 "tokens", f"expected tokens of at most {_LONGEST} characters, got one of {longest}"
             )
         return tokens
+
+    def _part_twins(self, tokens: list[str]) -> None:
+        """Give tokens that are spelled as an earlier one names that no text can spell."""
+        seen: set[str] = set()
+        for place, token in enumerate(tokens):
+            if token in seen:
+                self.twins[place] = token
+                tokens[place] = f"\ufdd0{place}\ufdd1"  # noncharacters
+            seen.add(token)
+        place, token = next(iter(self.twins.items()))
+        log.warning(
+            "%s: %stokens: %d are spelled as another, such as %r, id %d; a text becomes the first",
+            *(self.path, _PREFIX, len(self.twins), token[:80], place),
+        )
 
     def _byte_level(self) -> dict[str, Any]:
         name = self._get("pre", str, "")
@@ -267,13 +282,23 @@ class GgufText:
 
     def _id(self, name: str) -> int | None:
         key = f"{_NAMED[name]}_token_id"
-        value = self._metadata.get(_PREFIX + key, _DEFAULT_IDS[self.kind].get(name))
-        # Nothing is ever padded here, and files name a padding token that is none, such as -1.
-        if value is None or (name == "pad" and type(value) is int and not self._has(value)):
+        usual = _DEFAULT_IDS[self.kind].get(name)
+        value = self._metadata.get(_PREFIX + key, usual)
+        if value is None:
             return None
-        if type(value) is not int or not self._has(value):
+        if type(value) is not int:
             raise self._fault(key, f"expected an id below {len(self._tokens)}, got {value!r:.80}")
-        return value
+        if self._has(value):
+            return value
+        if usual is not None and not self._has(usual):
+            usual = None
+        if name != "pad":  # nothing is ever padded here, and files name a token that is none
+            log.warning(
+                "%s: %s%s: expected an id below %d, got %d: %s is taken, as llama.cpp does",
+                *(self.path, _PREFIX, key, len(self._tokens), value),
+                "none" if usual is None else usual,
+            )
+        return usual
 
     def _has(self, place: int) -> bool:
         return 0 <= place < len(self._tokens)
@@ -291,10 +316,21 @@ class GgufText:
             settings[f"add_{name}_token"] = wanted
             if wanted and ids[name] is None:
                 raise self._fault(f"add_{name}_token", f"expected {name}_token_id with it")
-        template = self._metadata.get("tokenizer.chat_template")
-        if template is not None and not isinstance(template, str):
-            raise TextError(
-                f"{self.path}: tokenizer.chat_template: expected a text, got {template!r:.80}"
-            )
-        settings["chat_template"] = template
+        settings["chat_template"] = self._read_templates()
         return settings
+
+    def _read_templates(self) -> str | list[dict[str, str]] | None:
+        """Return the chat template, or several with their names, as tokenizer_config.json has."""
+        found: dict[str, str] = {}
+        for key, value in self._metadata.items():
+            plain, _, name = key.partition(_TEMPLATE)
+            if plain or (name and name[0] != "."):
+                continue
+            if not isinstance(value, str):
+                raise TextError(f"{self.path}: {key}: expected a text, got {value!r:.80}")
+            found[name[1:] or "default"] = value
+        if "default" not in found:
+            return None
+        if len(found) == 1:
+            return found["default"]
+        return [{"name": name, "template": template} for name, template in found.items()]

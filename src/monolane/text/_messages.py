@@ -42,6 +42,16 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     return copy
 
 
+def check_contents(messages: Sequence[Any]) -> None:
+    """TextError for a content that is no text; what else may be wrong is found when it is copied.
+
+    Before anything is counted: a picture is no text that is too long.
+    """
+    for place, message in enumerate(messages):
+        if isinstance(message, Mapping) and message.get("content") is not None:
+            _content(message["content"], f"message {place}")
+
+
 def _content(content: Any, where: str) -> Any:
     if isinstance(content, str):
         return content

@@ -59,18 +59,23 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] = MappingProxyType({}),
         name: str = "chat template",
         tool_use: "ChatTemplate | None" = None,
+        found: bool = True,
+        begins: bool = False,
     ) -> None:
         """Compile the template; TextError when it is no Jinja.
 
         ``special_tokens`` are what ``bos_token`` and the like stand for; ``name`` is for messages.
         ``variables`` are the names that the template reads and that a caller may set. ``for_tools``
-        is the template of chats with tools: ``tool_use``, or this one.
+        is the template of chats with tools: ``tool_use``, or this one. ``found``: the model's files
+        hold it. ``begins``: a chat begins with one bos, whether the template writes it or not.
         """
         if len(source) > _LONGEST:
             raise TextError(f"{name}: expected at most {_LONGEST} characters, got {len(source)}")
         self.source = source
         self.is_default = source == DEFAULT_TEMPLATE
         self.for_tools: ChatTemplate = tool_use or self
+        self.found = found and not self.is_default
+        self._begins = begins
         self._name = name
         self._characters = frozenset(source)
         self._special_tokens = dict(special_tokens)
@@ -111,8 +116,17 @@ class ChatTemplate:
         source = text.settings["chat_template"]
         if source is None:
             return ChatTemplate(special_tokens=tokens)
-        name = f"{text.path.name}: tokenizer.chat_template"
-        return ChatTemplate(source, special_tokens=tokens, name=name)
+        name, tools = f"{text.path.name}: tokenizer.chat_template", None
+        # llama.cpp takes a template's own bos away, and encodes the rest with the file's.
+        begins = bool(text.settings["add_bos_token"])
+        named = _listed(source, text.path) or {}
+        if isinstance(second := named.get("tool_use"), str):
+            tools = ChatTemplate(
+                second, special_tokens=tokens, name=f"{name}.tool_use", begins=begins
+            )
+        return ChatTemplate(
+            named["default"], special_tokens=tokens, name=name, tool_use=tools, begins=begins
+        )
 
     def render(
         self,
@@ -148,7 +162,8 @@ class ChatTemplate:
         Special tokens that any message, tool or variable spells are encoded as text. So are the
         other control tokens (added tokens in brackets), except where assistant, system and
         developer messages and tools spell them: ``<think>`` in a replayed answer is that token
-        again. No bos is added: a chat begins as its template says. TextError as for ``render``.
+        again. A chat of a folder begins as its template says, one of a GGUF file with the bos that
+        the file asks for. TextError as for ``render``.
         """
         chat = self._chat(messages)
         extra = self._extra(tools, kwargs)
@@ -160,7 +175,16 @@ class ChatTemplate:
             for key, value in extra.items()
         }
         text = self._run(chat, extra, add_generation_prompt, continue_final)
-        return tokenizer.encode_rendered(marks.unescape(text), marks.chars)
+        ids = tokenizer.encode_rendered(marks.unescape(text), marks.chars)
+        return self._begun(ids, tokenizer.bos_id) if self._begins else ids
+
+    @staticmethod
+    def _begun(ids: list[int], bos: int | None) -> list[int]:
+        """Return ids with one bos at their beginning."""
+        if bos is None:
+            return ids
+        own = next((i for i, token in enumerate(ids) if token != bos), len(ids))
+        return [bos, *ids[own:]]
 
     def _extra(
         self, tools: Sequence[Mapping[str, Any]] | None, kwargs: Mapping[str, Any]

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import tokenizers
@@ -52,10 +53,12 @@ class Tokenizer:
         settings: Mapping[str, Any],
         folder: Path,
         name: str = "tokenizer.json",
+        twins: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         """Build from the parsed files; ``open`` reads them. TextError names the file at fault.
 
-        ``name`` is that of the file with the vocabulary.
+        ``name`` is that of the file with the vocabulary. ``twins`` are tokens that are spelled as
+        another one, by their ids: they stand in the vocabulary under other names.
         """
         self._path = folder / name
         named = {key: named_token(dict(settings), key, folder) for key in _NAMED}
@@ -83,7 +86,7 @@ class Tokenizer:
             self.control_spellings = Spellings(special | bracketed)
             self._twin = Twin(complete, self._library, self.control_spellings)
             rules = read_rules(complete.get("decoder"))
-        self.pieces = TokenBytes(tokens, frozenset(added), rules)
+        self.pieces = TokenBytes({**tokens, **twins}, frozenset(added), rules)
 
         self.bos_id, self.eos_id, self.unk_id, self.pad_id = (
             None if name is None else self.id_of(name) for name in named.values()
@@ -115,7 +118,7 @@ class Tokenizer:
     @staticmethod
     def of_gguf(text: GgufText) -> "Tokenizer":
         """Return the tokenizer in a GGUF file's metadata."""
-        return Tokenizer(text.data, text.settings, text.path.parent, text.path.name)
+        return Tokenizer(text.data, text.settings, text.path.parent, text.path.name, text.twins)
 
     def vocabulary(self) -> dict[str, int]:
         """Return the id of each token, as the file spells it; added ones too."""
@@ -290,7 +293,9 @@ def _with_named(data: dict[str, Any], named: Iterable[str | None]) -> dict[str, 
     added += [
         {"id": ids[name], "content": name, "special": True, **plain} for name in sorted(forgotten)
     ]
-    return {**data, "added_tokens": sorted(added, key=lambda token: token["id"])}
+    # Dropout of merges is a means of training: with it, one text has other tokens each time.
+    model = {**data["model"], "dropout": None} if data["model"].get("dropout") else data["model"]
+    return {**data, "model": model, "added_tokens": sorted(added, key=lambda token: token["id"])}
 
 
 def _load(data: dict[str, Any], path: Path) -> tokenizers.Tokenizer:

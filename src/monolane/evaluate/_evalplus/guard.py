@@ -93,9 +93,18 @@ class Guard:
     def _maker(self) -> Maker:
         return self.maker or _found_maker()
 
-    def score(self, dataset: str, problem: Mapping[str, Any], code: str, sanitize: bool) -> Any:
+    def score(
+        self,
+        dataset: str,
+        problem: Mapping[str, Any],
+        code: str,
+        sanitize: bool,
+        answer: str | None = None,
+    ) -> Any:
         """Return {"base", "plus", "code"}, or {"base": "fail", "plus": "fail", "reason"}.
 
+        ``answer``: the whole answer that the code is of; with "whole", the verdict on what EvalPlus
+        alone takes from it, where that is other code.
         A failure counts if the sample had its time, or did not wait for it. Else it is run again
         with longer limits, at last {"base": "stalled", "plus": "stalled", "reason"}: no score.
         BackendError: this machine does not permit the guard, or the scorer itself failed.
@@ -103,7 +112,7 @@ class Guard:
         turns = Turns()
         for attempt, factor in enumerate(_PATIENCE):
             limits = self.limits.times(factor)
-            verdict, turns = self._score_once(limits, dataset, problem, code, sanitize)
+            verdict, turns = self._score_once(limits, dataset, problem, code, sanitize, answer)
             if verdict["base"] == verdict["plus"] == "pass":
                 return verdict
             if turns.waited < limits.least_seconds / 2:
@@ -119,7 +128,13 @@ class Guard:
         return {"base": STALLED, "plus": STALLED, "reason": reason}
 
     def _score_once(
-        self, limits: Limits, dataset: str, problem: Mapping[str, Any], code: str, sanitize: bool
+        self,
+        limits: Limits,
+        dataset: str,
+        problem: Mapping[str, Any],
+        code: str,
+        sanitize: bool,
+        answer: str | None,
     ) -> tuple[dict[str, Any], Turns]:
         with tempfile.TemporaryDirectory(prefix="monolane-eval-") as folder:
             job = {
@@ -130,6 +145,7 @@ class Guard:
                 "problem": problem,
                 "code": code,
                 "sanitize": sanitize,
+                "answer": answer,
             }
             verdict, turns = self._run(json.dumps(job).encode(), folder, limits)
         if "jail" in verdict:

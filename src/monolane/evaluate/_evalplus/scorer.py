@@ -81,12 +81,26 @@ def keep_generators(module: Any) -> None:
 
 
 def score(job: dict[str, Any]) -> dict[str, Any]:
-    """Return "base" and "plus" ("pass", "fail" or "timeout") and the code that was scored."""
-    problem, dataset = job["problem"], job["dataset"]
+    """Return "base" and "plus" ("pass", "fail" or "timeout") and the code that was scored.
+
+    Where ``answer`` is the whole answer, and EvalPlus's ``sanitize`` takes other code from it,
+    "whole" is the verdict on that.
+    """
+    name = job["problem"]["entry_point"]
+    code = _sanitized(job["code"], name) if job["sanitize"] else job["code"]
+    verdict: dict[str, Any] = {"code": code, **_parts(job, code)}
+    if job["answer"] is not None and (other := _sanitized(job["answer"], name)) != code:
+        found = _parts(job, other)
+        passed = found["base"] == found["plus"] == "pass"
+        verdict["whole"] = "pass" if passed else "fail"
+    return verdict
+
+
+def _parts(job: dict[str, Any], code: str) -> dict[str, Any]:
+    """Return the verdicts on code: "base" and "plus", and the "reason" of a fault."""
+    problem, dataset, verdict = job["problem"], job["dataset"], dict[str, Any]()
     data, util = sys.modules["evalplus.data.mbpp"], sys.modules["evalplus.gen.util"]
     oracle = sys.modules["evalplus.eval._special_oracle"]
-    code = _sanitized(job["code"], problem["entry_point"]) if job["sanitize"] else job["code"]
-    verdict: dict[str, Any] = {"code": code}
     for part in ("base", "plus"):
         inputs = problem[f"{part}_input"]
         if dataset == "mbpp":

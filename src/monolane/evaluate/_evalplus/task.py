@@ -69,12 +69,12 @@ class CodeTask(AskedTask):
 
         None if it got no processor to show it.
         """
-        problem = item.data
+        problem, answer = item.data, None
         if item.question.chat:
-            code = target_function(text, problem["entry_point"])
+            code, answer = target_function(text, problem["entry_point"]), text
         else:
             code = problem["prompt"] + text
-        verdict = self._guard.score(self._benchmark.dataset, problem, code, sanitize=True)
+        verdict = self._guard.score(self._benchmark.dataset, problem, code, True, answer)
         if verdict["base"] == STALLED:
             return {"score": None, "base_score": None, **verdict}
         passed = verdict["base"] == "pass"
@@ -98,8 +98,8 @@ class CodeTask(AskedTask):
             "data_sha256": self._problems.sha256,
             "data_is_the_release": self._problems.released,
             "scorer": f"evalplus {version('evalplus')}, HumanEval/32 mended",
-            "postprocessing": "target_function block selection, then evalplus.sanitize with "
-            "generators kept",
+            "postprocessing": "target_function block selection by CommonMark, then "
+            "evalplus.sanitize with generators kept",
             "prompt_sha256": hashlib.sha256(INSTRUCTION.encode()).hexdigest(),
             "guard": self._guard.strength,
             "limits": {
@@ -111,8 +111,8 @@ class CodeTask(AskedTask):
             },
         }
 
-    def notes(self) -> tuple[str, ...]:
-        """Return which scorer it was, and of how many problems."""
+    def notes(self, lines: Sequence[Line]) -> tuple[str, ...]:
+        """Return which scorer it was, of how many problems, and where EvalPlus alone differs."""
         mended = (
             "evalplus 0.3.1 as released fails HumanEval/32 whatever the code is; it is mended "
             "here as upstream did (6eb1e19), so a figure may be up to one problem higher than "
@@ -126,7 +126,7 @@ class CodeTask(AskedTask):
             "evalplus.sanitize as released drops helpers that yield and never return, and so fails "
             "Mbpp/630's own solution; here they are kept."
         )
-        found = [generators, least]
+        found = [generators, least, *_differing(lines)]
         if self._benchmark is HUMANEVAL:
             found.insert(0, mended)
         if len(self._rows) < len(self._problems.rows):
@@ -137,6 +137,21 @@ class CodeTask(AskedTask):
             found.append("The problems are not those of the release, to the bit.")
         found.append(f"What shut generated code in: {self._guard.describe()}.")
         return tuple(found)
+
+
+def _differing(lines: Sequence[Line]) -> list[str]:
+    """Return the answers that EvalPlus's own choice of code would score otherwise, as a note."""
+    found = [
+        f"{line['item']} ({'right' if line['score'] else 'wrong'} here)"
+        for line in lines
+        if "whole" in line and (line["whole"] == "pass") != bool(line["score"])
+    ]
+    if not found:
+        return []
+    note = (
+        f"{len(found)} answers are scored otherwise if evalplus.sanitize alone chooses their code"
+    )
+    return [f"{note}: {', '.join(found)}."]
 
 
 def ask(problem: dict[str, Any], benchmark: Benchmark, how: Decoding, chat: bool) -> Question:

@@ -77,6 +77,13 @@ _OLD_LINEAR = "rope.scale_linear"  # before 2023-11 the only stretch, with no ty
 _CHECKED = ("attention.value_length", "rope.dimension_count")
 _SILENT = frozenset(("rope.scaling.finetuned", "tensor_data_layout", _OLD_LINEAR, *_CHECKED))
 # Ids of tokens: field of config.json <- the keys that say it.
+# Values that change nothing, of keys that are not read; of any key these are zero and false.
+_NEUTRAL = {
+    **dict.fromkeys(("rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"), 1),
+    **dict.fromkeys(("logit_scale", "residual_scale", "embedding_scale"), 1),
+    "expert_weights_scale": 1,
+    "attention.causal": 1,
+}
 _IDS = {
     "bos_token_id": ("bos_token_id",),
     "eos_token_id": ("eos_token_id", "eot_token_id", "eom_token_id"),
@@ -154,9 +161,13 @@ def gguf_fields(
     said = {key.removeprefix(prefix): x for key, x in metadata.items() if key.startswith(prefix)}
     said = {k: x for k, x in said.items() if k not in spelling.optional or not _is_zero(x)}
     keys = {**_KEYS, **spelling.keys, **spelling.optional}
+    own = {*spelling.keys, *spelling.optional}
+    layers = said.get("block_count")
+    said = {key: x if key in own else _one_of_all(x, layers) for key, x in said.items()}
+    known = {*keys, *_SCALING, *_SILENT}
     for key, value in said.items():
         # Whatever is not known may change the arithmetic. Zero and false mean "not at all".
-        if key not in keys and key not in _SCALING and key not in _SILENT and not _is_zero(value):
+        if key not in known and not _is_zero(value) and not _is_neutral(key, value):
             raise ConfigError(
                 f"{source}: {prefix}{key}: this field of the metadata is not known here, so the "
                 f"model may compute something else than executors do; got {value!r:.80}"
@@ -172,10 +183,12 @@ def gguf_fields(
     tokens = metadata.get("tokenizer.ggml.tokens")
     if isinstance(tokens, Sequence) and not isinstance(tokens, str):
         raw["vocab_size"] = len(tokens)
+        for place in _IDS:  # those that are none: text/_gguf.py says so
+            raw[place] = [x for x in raw[place] if type(x) is not int or 0 <= x < len(tokens)]
     if (scaling := _scaling(said)) is not None:
         raw["rope_scaling"] = {**scaling, **spelling.scaling}
     spelled = {place: f"{prefix}{key}" for key, place in (*keys.items(), *_SCALING.items())}
-    if _OLD_LINEAR in said and "rope.scaling.type" not in said:
+    if _OLD_LINEAR in said and not {"rope.scaling.type", "rope.scaling.factor"} & said.keys():
         spelled["factor"] = f"{prefix}{_OLD_LINEAR}"
     ids = {place: f"tokenizer.ggml.{names[0]}" for place, names in _IDS.items()}
     fields = Fields(raw, source, {**spelled, **ids, "rope_scaling": f"{prefix}rope.scaling"})
@@ -251,10 +264,11 @@ def _scaling(said: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what rope_scaling would hold, or None where nothing is stretched."""
     found = {place: said[key] for key, place in _SCALING.items() if key in said}
     kind = found.get("rope_type")
-    old = said.get(_OLD_LINEAR, 1.0)
-    if kind is None and not (isinstance(old, int | float) and old == 1):
-        return {"rope_type": "linear", "factor": old}
-    return None if kind is None or (isinstance(kind, str) and kind == "none") else found
+    if kind is None:  # llama.cpp takes linear, and 0 for no stretch
+        factor = found.get("factor", said.get(_OLD_LINEAR, 1.0))
+        plain = isinstance(factor, int | float) and factor in (0, 1)
+        return None if plain else {"rope_type": "linear", "factor": factor}
+    return None if isinstance(kind, str) and kind == "none" else found
 
 
 def _token_ids(metadata: Mapping[str, Any], names: tuple[str, ...]) -> list[Any]:
@@ -280,6 +294,18 @@ def _check_head(fields: Fields, said: Mapping[str, Any], prefix: str) -> None:
 def has_experts(metadata: Mapping[str, Any], architecture: str) -> bool:
     """Tell whether a file of that architecture says that its layers have experts."""
     return not _is_zero(metadata.get(f"{architecture}.expert_count", 0))
+
+
+def _one_of_all(value: Any, layers: Any) -> Any:
+    """Return one number in place of a list of it for each layer, as llama.cpp reads either."""
+    listed = isinstance(value, np.ndarray) and value.ndim == 1
+    if not listed or type(layers) is not int or len(value) != layers:
+        return value
+    return value[0].item() if len(value) and (value == value[0]).all() else value
+
+
+def _is_neutral(key: str, value: Any) -> bool:
+    return key in _NEUTRAL and isinstance(value, int | float) and value == _NEUTRAL[key]
 
 
 def _is_zero(value: Any) -> bool:

@@ -7,7 +7,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from monolane.engine import Engine
 from monolane.serve._anthropic.body import CountRequest, MessagesRequest
 from monolane.serve._anthropic.conversation import chat_choice, chat_messages, chat_tools
 from monolane.serve._anthropic.errors import MessagesError
@@ -21,7 +20,6 @@ from monolane.serve._http.request import Asked, ChatAsked
 from monolane.serve._http.writer import Writer
 from monolane.serve._run.request import ServedRequest
 from monolane.serve._run.service import Service
-from monolane.text import thinking_switch
 
 PATHS = ("/v1/messages", "/v1/messages/count_tokens")
 OPERATIONS = (
@@ -71,16 +69,13 @@ class _Messages:
             tools=chat_tools(body.tools),
             tool_choice=choice,
             parallel_tool_calls=parallel,
-            effort=_effort(body, self._service.engine),
+            effort=_effort(body),
         )
 
 
-def _effort(body: MessagesRequest, engine: Engine) -> Any:
-    """Return how much to think; a model that cannot be told thinks as it does."""
+def _effort(body: MessagesRequest) -> Any:
+    """Return how much to think."""
     if body.thinking is not None and body.thinking.type == "disabled":
         return "none"  # whatever the effort, which bounds more than thinking there
-    template = engine.chat_template
-    if thinking_switch(template) is None and "reasoning_effort" not in template.variables:
-        return None
     wanted = body.output_config and body.output_config.effort
     return wanted or (None if body.thinking is None else "high")

@@ -11,7 +11,7 @@ from monolane.serve._http.writer import Writer, count_tokens, json_bytes
 from monolane.serve._run.channel import Update
 from monolane.serve._run.request import ServedRequest
 from monolane.serve._run.service import Service
-from monolane.serve._tools.calls import Delta, read_arguments
+from monolane.serve._tools.calls import Delta, whole_arguments
 
 Json = dict[str, Any]
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
@@ -106,7 +106,12 @@ class MessagesWriter(Writer):
         block, text = self._blocks[-1], "".join(self._texts)
         self._texts = []
         if block["type"] == "tool_use":
-            block["input"] = _object(text)
+            found = whole_arguments(text)
+            if found is None:  # an empty input would make a call of it
+                head = f'{{"name": {json.dumps(block["name"])}, "input": '
+                self._blocks[-1] = {"type": "text", "text": head + text}
+            else:
+                block["input"] = found
         else:
             block[block["type"]] = text
         yield self._told("content_block_stop")
@@ -128,16 +133,6 @@ class MessagesWriter(Writer):
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": count.cached,
         }
-
-
-def _object(text: str) -> Any:
-    """Return the input of a call; that of one that was cut off, or is no JSON, is empty."""
-    try:
-        found = read_arguments(text)
-        json.dumps(found, allow_nan=False)  # Python reads NaN and 1e999, which JSON has not
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _event(event: Json) -> bytes:

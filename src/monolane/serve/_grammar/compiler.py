@@ -21,6 +21,7 @@ from monolane.engine import Engine
 from monolane.errors import RequestError
 from monolane.serve._grammar.constraint import GrammarWalk, refuse
 from monolane.serve._grammar.gbnf_lark import lark_of
+from monolane.serve._grammar.key_order import ordered_rules, shared_name
 from monolane.serve._grammar.schema_rewrite import check_written, rewritten
 from monolane.serve._grammar.structured import MAX_SOURCE, Structured
 from monolane.serve._grammar.vocabulary import Vocabulary
@@ -54,7 +55,7 @@ class Grammar:
 def grammar_of(wanted: Structured) -> Grammar:
     """Return the grammar of such an answer; RequestError for a schema that no value meets."""
     if wanted.kind == "json":
-        text = f"start: {json_rule(wanted)}"
+        text = "\n".join(json_rules("start", wanted))
     elif wanted.kind == "choice":
         texts = (json.dumps(text, ensure_ascii=False) for text in wanted.source)
         text = f"start: {' | '.join(texts)}"
@@ -81,14 +82,14 @@ def _lark(wanted: Structured) -> str:
         refuse(wanted.where, str(error))
 
 
-def json_rule(wanted: Structured) -> str:
-    """Return the right side of a Lark rule for kind "json"."""
+def json_rules(name: str, wanted: Structured) -> list[str]:
+    """Return the Lark rules of this name for kind "json"."""
     options = _JSON if wanted.whitespace is None else {"whitespace_pattern": wanted.whitespace}
-    return schema_rule(wanted.source, options)
+    return schema_rules(name, wanted.source, options)
 
 
-def schema_rule(schema: Any, options: dict[str, Any] = _JSON) -> str:
-    """Return the right side of a Lark rule for a checked schema."""
+def schema_rules(name: str, schema: Any, options: dict[str, Any] = _JSON) -> list[str]:
+    """Return Lark rules for a checked schema, of which the first has this name."""
     if schema is True:
         schema = {}
     if schema is False:
@@ -97,8 +98,17 @@ def schema_rule(schema: Any, options: dict[str, Any] = _JSON) -> str:
         schema = rewritten(schema)
     check_written(schema, MAX_WRITTEN)
     own = schema.get("x-guidance")
-    merged = {**options, **own} if isinstance(own, dict) else options
-    return f"%json {json.dumps({**schema, 'x-guidance': merged})}"
+    if isinstance(own, dict):
+        options = {**options, **own}
+    elif (found := ordered_rules(name, schema, options)) is not None:
+        return found
+    return [f"{name}: %json {json.dumps({**schema, 'x-guidance': options})}"]
+
+
+def shared_rules(schema: Any) -> tuple[str, list[str]]:
+    """Return the name of the rule for a schema, and the lines that define it."""
+    name = shared_name(json.dumps(schema))
+    return name, schema_rules(name, schema)
 
 
 class Compiler:

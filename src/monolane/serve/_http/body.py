@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from monolane.engine import SamplingDefaults, SamplingParams
 from monolane.errors import RequestError
 from monolane.serve._grammar.structured import Structured, read_structured
-from monolane.serve._http.fields import check_fields
+from monolane.serve._http.fields import NEW_SEEDS, check_fields
 
 NO_DEFAULTS = SamplingDefaults()
 MAX_N = 16  # answers to one prompt
@@ -74,7 +74,7 @@ class AnswerRequest(Body):
     top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = Field(None, description="-1, 0: all")
     min_p: Probability | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = Field(
-        None, description="Equal seeds give equal answers; without one each draw is new"
+        None, description="Equal seeds give equal answers; without one, or with -1, each is new"
     )
     stop: Stop | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
@@ -87,7 +87,7 @@ class AnswerRequest(Body):
     )
     repeat_penalty: Repetition | None = Field(None, description="As repetition_penalty")
     repeat_last_n: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = Field(
-        None, description="-1: penalties look at the whole sequence, as they always do here"
+        None, description="-1: penalties look at the whole sequence; 0: there are none"
     )
     logit_bias: Annotated[dict[str, float], Field(max_length=1024)] | None = None
     max_tokens: Budget | None = Field(None, description="-1: as many as fit")
@@ -149,25 +149,27 @@ class AnswerRequest(Body):
         """
         self.check_supported()
         stop, seed = self.stop or (), _first(self.seed, defaults.seed, None)
+        penalised = self.repeat_last_n != 0  # else over no token
+        repetition = self.repetition(defaults.repetition_penalty)
         sampling = SamplingParams(
             temperature=_first(self.temperature, defaults.temperature, 1.0),
             top_k=max(0, _first(self.top_k, defaults.top_k, 0)),
             top_p=_first(self.top_p, defaults.top_p, 1.0),
             min_p=_first(self.min_p, defaults.min_p, 0.0),
-            seed=new_seed() if seed is None else seed,
+            seed=new_seed() if seed is None or seed in NEW_SEEDS else seed,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             stop_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             logprobs=alternatives,
             logit_bias=self.biases(),
-            frequency_penalty=self.frequency_penalty or 0.0,
-            presence_penalty=self.presence_penalty or 0.0,
-            repetition_penalty=self.repetition(defaults.repetition_penalty),
+            frequency_penalty=(self.frequency_penalty or 0.0) if penalised else 0.0,
+            presence_penalty=(self.presence_penalty or 0.0) if penalised else 0.0,
+            repetition_penalty=repetition if penalised else 1.0,
         )
         if sampling.draw.penalises and self.repeat_last_n not in (None, -1):
             raise RequestError(
                 "repeat_last_n: not supported beside penalties, which look at the whole sequence; "
-                f"expected null or -1, got {self.repeat_last_n}"
+                f"expected null, -1, or 0 for no penalty, got {self.repeat_last_n}"
             )
         (limit, wanted), most = self.token_limit, defaults.max_tokens
         return {

@@ -39,6 +39,9 @@ HARMLESS = frozenset(
         "reasoning_budget_arm_immediately",
     )
 )
+# Values of fields of ours that stand for their absence in one of these APIs, and so do in all of
+# ours (docs/serving.md has the table). Of a seed: vLLM's and llama.cpp's, also without its sign.
+NEW_SEEDS = (-1, (1 << 32) - 1)
 # Values besides null that change nothing; any other is a 400 that names the field.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     # Sampling that no executor defines.
@@ -50,7 +53,9 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "allowed_token_ids": (),
     "typical_p": (1,),
-    "top_n_sigma": (-1,),
+    "top_n_sigma": (-1, 0),
+    "typ_p": (1,),
+    "tfs_z": (1,),
     "min_keep": (0,),
     "mirostat": (0,),
     "dynatemp_range": (0,),
@@ -66,7 +71,7 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     # Prompts of other kinds, and other ways to make them.
     "suffix": ("",),
     "prompt_embeds": (),
-    "truncate_prompt_tokens": (),
+    "truncate_prompt_tokens": (-1,),
     "add_special_tokens": (False,),  # of a chat: the template says what comes first
     "chat_template": (),
     "documents": ([],),

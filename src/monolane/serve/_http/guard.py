@@ -24,6 +24,7 @@ log = logging.getLogger("monolane.serve")
 _HOST = re.compile(rf"({HOST.pattern})(:\d{{1,5}})?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _MODELS = (b"/v1/models/", b"/models/")  # the name of a model follows
+_ABSOLUTE = re.compile(rb"https?://([^/?#@%]*)(/.*)?", re.IGNORECASE)
 _ENCODED = re.compile(rb"%([0-9A-Fa-f]{2})")
 _NAMES = re.compile(r"[A-Za-z0-9_-]+(, ?[A-Za-z0-9_-]+)*")  # of headers
 _USUAL = "authorization, x-api-key, content-type, x-request-id"
@@ -61,7 +62,8 @@ class Guard:
         own = () if host in ("0.0.0.0", "::") else (f"[{host}]" if ":" in host else host,)
         self._hosts = {name.lower() for name in (*_LOOPBACK, *options.allowed_hosts, *own)}
         # DNS rebinding brings no key here. So with keys, and no names set, any name will do.
-        self._any_host = (
+        # No browser reaches a Unix socket.
+        self._any_host = options.socket is not None or (
             bool(options.keys) and not options.is_loopback and not options.allowed_hosts
         )
 
@@ -71,6 +73,7 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
+        scope = _in_origin_form(scope)
         headers = Headers(scope=scope)
         request_id = headers.get("x-request-id", "")
         if not _REQUEST_ID.fullmatch(request_id):
@@ -187,6 +190,21 @@ class Guard:
             "access-control-expose-headers": "retry-after, " + ", ".join(_ID_HEADERS),
             "vary": "origin, access-control-request-headers",
         }
+
+
+def _in_origin_form(scope: Scope) -> Scope:
+    """Return a request whose target is a whole URL, as proxies send it, as one for its path.
+
+    The URL's host then counts, and not the header's (RFC 9112, 3.2.2).
+    """
+    found = _ABSOLUTE.fullmatch(scope["raw_path"])
+    if found is None:
+        return scope
+    path = found[2] or b"/"
+    read = scope["path"][found.start(2) :] if found[2] else "/"
+    others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    headers = [(b"host", found[1]), *others]
+    return {**scope, "raw_path": path, "path": read, "headers": headers}
 
 
 def _read(raw_path: bytes) -> str | None:

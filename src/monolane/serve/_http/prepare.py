@@ -23,12 +23,12 @@ from monolane.serve._http.limits import (
 )
 from monolane.serve._http.request import Asked, ChatAsked, TextAsked
 from monolane.serve._run.choice import Choice
-from monolane.serve._tools.format import AUTO
+from monolane.serve._tools.formats import AUTO
 from monolane.serve._tools.grammar import answer_grammar
 from monolane.serve._tools.parser import ToolParser
 from monolane.serve._tools.prompt import content_text, template_for, tool_prompt
 from monolane.serve._tools.request import ToolUse, read_tools
-from monolane.text import ChatTemplate, Thinking, find_thinking, thinking_switch
+from monolane.text import ChatTemplate, Thinking, check_contents, find_thinking, thinking_switch
 
 # Template variables that a request may set: plain ones, and none that changes what is rendered.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -88,6 +88,7 @@ def read_chat(
 
     ``bounded``: the prompt must fit into the context; False where it is only counted.
     """
+    check_contents(asked.messages)
     (check_length if bounded else check_counted)("messages", asked.messages, engine)
     tools = read_tools(
         asked.tools, asked.tool_choice, asked.parallel_tool_calls, engine, tool_format
@@ -235,19 +236,16 @@ def _text_of(prompt: str | list[int], engine: Engine) -> str:
 
 
 def _effort(effort: str | None, template: ChatTemplate) -> dict[str, Any]:
-    """Return the variable of a template that ``reasoning_effort`` sets."""
+    """Return the variable of a template that a wish for effort sets.
+
+    A model that cannot be told thinks as it does: agents ask every model for some effort.
+    """
     if effort is None:
         return {}
     if "reasoning_effort" in template.variables:
         return {"reasoning_effort": effort}
-    if (switch := thinking_switch(template)) is not None:
-        return {switch: effort != "none"}
-    if effort == "none":
-        return {}
-    raise RequestError(
-        "reasoning_effort: expected none or null, since this model's chat template has no such "
-        f"setting, got {effort!r}"
-    )
+    switch = thinking_switch(template)
+    return {} if switch is None else {switch: effort != "none"}
 
 
 def _variables(given: Mapping[str, Any]) -> dict[str, Any]:

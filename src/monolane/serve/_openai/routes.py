@@ -27,7 +27,7 @@ from monolane.serve._openai.body import (
 from monolane.serve._openai.completions import completions
 from monolane.serve._run.service import Service
 from monolane.serve._tools.prompt import tool_prompt
-from monolane.text import DEFAULT_TEMPLATE, Tokenizer
+from monolane.text import Tokenizer, check_contents
 
 B = TypeVar("B", bound=Body)
 
@@ -126,6 +126,7 @@ class _Handlers:
         if (body.prompt is None) == (body.messages is None):
             raise RequestError("prompt: expected one of prompt, messages and content")
         if body.messages is not None:
+            check_contents(body.messages)
             check_counted("messages", body.messages, engine)
             chat, _ = tool_prompt(body.messages, None, None, engine, tool_format)
             ids = render_ids(
@@ -193,7 +194,7 @@ class _Handlers:
                 "max_tokens": context,
                 "slots": service.options.policy.slots,
                 "policy": str(service.options.policy),
-                "chat_template": engine.chat_template.source != DEFAULT_TEMPLATE,
+                "chat_template": engine.chat_template.found,
                 "sampling": service.defaults.said(),
                 "read_bandwidth_gb_s": None if bandwidth is None else round(bandwidth / 1e9, 1),
             },

@@ -198,7 +198,7 @@ def _update(choice: Choice, piece: Piece) -> Update:
     update.deltas = [Delta(reasoning=piece.thinking), choice.parser.push(piece.text)]
     if reason is not None:
         update.deltas.append(choice.parser.finish())
-        # A call that was cut off is none to be made: that answer ends with "length".
-        if choice.parser.called and reason == "stop":
+        # A call that is not whole is none to be made; one that was cut off ends with "length".
+        if choice.parser.called and not choice.parser.broken and reason == "stop":
             update.finish_reason = "tool_calls"
     return update

@@ -5,41 +5,58 @@ from dataclasses import replace
 
 from monolane.serve._tools.calls import Calls, Delta, NotACallError, call_id, short_id
 from monolane.serve._tools.custom import CustomInputs
-from monolane.serve._tools.reader import Reader, read_calls
+from monolane.serve._tools.objects import Objects
+from monolane.serve._tools.reader import read_calls, read_unmarked
 from monolane.serve._tools.request import ToolUse
+from monolane.serve._tools.scan import Reader
 
 
 class ToolParser:
     """Reads one answer that may call tools; used by one thread.
 
-    What looked like a call and is none becomes content, letter for letter. White space around calls
-    is dropped. Arguments pass as they are written: they are valid JSON where the model wrote such,
-    and an answer that is cut off leaves them unfinished rather than seemingly whole.
+    What looked like a call and is none becomes content, letter for letter. White space between text
+    and calls stays; that before and behind all text is dropped, once there is a call. What leaves
+    of a call is as ``calls.py`` says.
 
     A call after the begin mark may have any name, which is the client's to refuse. One without the
-    mark must have the name of a callable tool, or a JSON answer with a "name" would be taken for a
-    call. Without parallel calls, all but the first are dropped.
+    mark must have the name of a callable tool. Where the format has a mark, such a call must also
+    be whole: in tags, or an object with the mark behind it. Without parallel calls, all but the
+    first are dropped.
     """
 
     def __init__(self, use: ToolUse, ids: Callable[[], str] | None = None) -> None:
         """``ids`` makes the ids of calls; None: random ones in the family's spelling."""
-        self._format = use.format
+        form = self._format = use.format
         self._custom = CustomInputs(use.custom)
         schemas = {tool.name: tool.parameters for tool in use.callable}
         self._names = frozenset(schemas)
-        ids = ids or (short_id if use.format.short_ids else call_id)
+        ids = ids or (short_id if form.short_ids else call_id)
         self._calls = Calls(many=use.parallel, ids=ids, schemas=schemas)
+        # A grammar, where there is one, knows the begin mark alone.
+        lenient = not use.guided
+        self._text_mark = form.begin + form.text if form.text else ""
+        self._marks = tuple(filter(None, form.begins if lenient else (form.begin,)))
+        self._leads = form.shape.leads if lenient or not form.begin else ()
+        self._objects = lenient and bool(form.ends) and isinstance(form.shape, Objects)
         self._reader: Reader | None = None
-        self._lead = ""  # what the reader began with: white space and the mark
+        self._lead = ""  # the mark with which the reader began
         self._raw: list[str] = []  # what it has read since, as long as it may become content
         self._held = ""  # the end of the text, as long as it may be the beginning of a mark
-        self._fresh = use.format.bare  # nothing but white space so far
+        self._gap = ""  # white space behind all text so far
+        self._tried = 0  # characters to come in which no call without a mark begins
+        self._fresh = form.bare or form.opened  # nothing but white space so far
+        self._said = False  # there was text
         self._content: list[str] = []
 
     @property
     def called(self) -> bool:
         """Whether there was a tool call."""
         return self._calls.count > 0
+
+    @property
+    def broken(self) -> bool:
+        """Whether a call was not whole."""
+        return self._calls.broken
 
     def push(self, text: str) -> Delta:
         """Take the next text of the answer."""
@@ -49,14 +66,19 @@ class ToolParser:
 
     def finish(self) -> Delta:
         """Return what was held back, now that the answer is over."""
-        held = self._held
-        if self._reader is not None and not self.called:
-            held = "".join((self._lead, *self._raw))
-        # After calls, the beginning of one more that was cut off is of no use to anybody: of its
+        calls = self._calls
+        held, reader, self._held, self._reader = self._held, self._reader, "", None
+        if calls.trial:
+            calls.end_trial(whole=False)
+            self._say("".join(self._raw))
+        elif calls.inside:
+            calls.fail()
+        # Behind a call, the beginning of one more that was cut off is of no use to anybody: of its
         # mark, or, read already, of the call.
-        if not self._calls.between:
-            self._content.append(held.rstrip() if self.called else held)
-        self._reader, self._held = None, ""
+        elif not calls.between:
+            self._say(self._lead + "".join(self._raw) if reader is not None else held)
+        if not self.called:
+            self._content.append(self._gap)
         last = self._take()
         return replace(last, tool_calls=(*last.tool_calls, *self._custom.rest()))
 
@@ -64,36 +86,109 @@ class ToolParser:
         content, self._content = "".join(self._content), []
         return self._custom.turned(Delta(content, "", self._calls.take()))
 
+    def _say(self, text: str) -> None:
+        """Add to the content, and keep the white space at its end back."""
+        said = text.rstrip()
+        if said:
+            if self.called and not self._said:
+                said, self._gap = said.lstrip(), ""
+            self._content.append(self._gap + said)
+            self._gap = text[len(text.rstrip()) :]
+            self._said, self._fresh, self._calls.between = True, False, False
+        else:
+            self._gap += text
+
     def _search(self, text: str) -> str:
         """Look for the beginning of calls; return the text after it."""
         text, self._held = self._held + text, ""
-        begin = self._format.begin
         if self._fresh or self._calls.between:
             stripped = text.lstrip()
-            if self._calls.between:  # white space after a call
-                text = stripped
-            if not stripped or (len(stripped) < len(begin) and begin.startswith(stripped)):
+            self._skip(len(text) - len(stripped))
+            self._say(text[: len(text) - len(stripped)])
+            text, form = stripped, self._format
+            ends = form.ends if self._calls.between else (form.text,) if form.opened else ()
+            for end in ends:
+                if text.startswith(end):
+                    self._fresh = False
+                    self._skip(len(end))
+                    return text[len(end) :]
+            if not text or any(one.startswith(text) for one in (*ends, *self._marks)):
                 self._held = text
                 return ""
-            if self._fresh and stripped[0] in "{[" and not stripped.startswith(begin):
-                self._start(text[: len(text) - len(stripped)], bare=True)
-                return stripped
-            self._calls.between = self._fresh = False
-        place = text.find(begin)
-        end = place if place >= 0 else len(text) - _overlap(text, begin)
-        certain = text[:end].rstrip()
-        self._content.append(certain)
-        if place < 0:
-            self._held = text[len(certain) :]
+            if self._fresh and not any(map(text.startswith, self._marks)):
+                self._fresh = False
+                if form.opened or text[0] in "{[":
+                    self._start("", bare=True)
+                    return text
+        place, mark = self._next_mark(text)
+        self._say(text[:place])
+        self._skip(place)
+        text = text[place:]
+        if not mark:
+            self._held = text
             return ""
-        self._start(text[len(certain) : place + len(begin)], bare=False)
-        return text[place + len(begin) :]
+        if mark == self._text_mark or mark in self._marks:
+            self._skip(len(mark))
+        if mark == self._text_mark:
+            return text[len(mark) :]
+        if mark in self._marks:
+            self._start(mark, bare=False)
+            return text[len(mark) :]
+        self._start("", bare=True, trial=bool(self._format.begin))
+        return text
 
-    def _start(self, lead: str, *, bare: bool) -> None:
+    def _next_mark(self, text: str) -> tuple[int, str]:
+        """Return the first place where calls may begin, and the mark there.
+
+        Without a mark: the place of what may become one.
+        """
+        found: list[tuple[int, str]] = []
+        for mark in self._marks:
+            if (place := text.find(mark)) >= 0:
+                found.append((place, mark))
+        for lead in self._leads:
+            if (place := text.find(lead, self._tried)) >= 0:
+                found.append((place, lead))
+        if self._objects and (place := self._line(text)) >= 0:
+            found.append((place, "{"))
+        marks = (*self._marks, *self._leads, self._text_mark)
+        end = len(text) - max((_overlap(text, mark) for mark in marks if mark), default=0)
+        place, mark = min(found, default=(end, ""))
+        if end < place:
+            return end, ""
+        if mark and self._text_mark.startswith(mark):
+            rest = text[place:]
+            if rest.startswith(self._text_mark):
+                return place, self._text_mark
+            if self._text_mark.startswith(rest):
+                return place, ""
+        return place, mark
+
+    def _line(self, text: str) -> int:
+        """Return the place of a brace that begins a line, -1 if there is none."""
+        place = text.find("{", self._tried)
+        while place >= 0:
+            before = (self._gap + text[:place]).rstrip(" \t")
+            first = not self._said or self._calls.between
+            if before.endswith("\n") or (first and not before):
+                return place
+            place = text.find("{", place + 1)
+        return -1
+
+    def _skip(self, size: int) -> None:
+        self._tried = max(0, self._tried - size)
+
+    def _start(self, lead: str, *, bare: bool, trial: bool = False) -> None:
         self._fresh = False
         self._lead, self._raw = lead, []
         self._calls.names = self._names if bare else None
-        self._reader = read_calls(self._format, self._calls)
+        if trial:
+            self._calls.try_one()
+            self._reader = read_unmarked(self._format, self._calls)
+        elif bare and lead == "" and not self._format.begin:
+            self._reader = read_unmarked(self._format, self._calls)
+        else:
+            self._reader = read_calls(self._format, self._calls, lead)
         next(self._reader)
 
     def _read(self, text: str) -> str:
@@ -101,7 +196,7 @@ class ToolParser:
         reader, calls = self._reader, self._calls
         assert reader is not None
         for place, char in enumerate(text):
-            if calls.inside:  # it is a call: nothing of it will be content
+            if calls.inside and not calls.trial:  # it is a call: nothing of it will be content
                 self._lead = ""
                 self._raw.clear()
             else:
@@ -109,7 +204,8 @@ class ToolParser:
             try:
                 reader.send(char)
             except StopIteration as end:
-                self._reader = None
+                self._reader, self._tried = None, 0
+                calls.end_trial(whole=True)
                 return str(end.value) + text[place + 1 :]
             except NotACallError:
                 self._reader = None
@@ -118,12 +214,20 @@ class ToolParser:
 
     def _refuse(self, char: str) -> str:
         """Give up on what was no call; return what is to be searched again."""
-        calls = self._calls
-        if calls.inside:  # parts of it have left: it stays as it is, unfinished
-            calls.inside, calls.between = False, True
+        calls, raw = self._calls, "".join(self._raw)
+        calls.forget()
+        if calls.trial:
+            calls.end_trial(whole=False)
+            self._tried = len(raw)  # a trial in each part of it would take its square
+        elif calls.inside:  # parts of it have left: it stays as it is, unfinished
+            calls.fail()
             return char
-        self._content.append(self._lead)
-        return "".join(self._raw)
+        if not self._lead:
+            self._say(raw[:1])
+            self._skip(1)
+            return raw[1:]
+        self._say(self._lead)
+        return raw
 
 
 def _overlap(text: str, mark: str) -> int:

@@ -17,10 +17,12 @@ from monolane.engine import Engine
 from monolane.errors import RequestError, TextError
 from monolane.serve._tools.calls import read_arguments
 from monolane.serve._tools.custom import as_functions, with_functions
-from monolane.serve._tools.format import AUTO, ToolFormat, format_of
+from monolane.serve._tools.format import ToolFormat
+from monolane.serve._tools.formats import AUTO, format_of
+from monolane.serve._tools.placement import placed
 from monolane.serve._tools.request import ToolUse
-from monolane.serve._tools.template_probe import Shown, shown_by, takes_bare_tools, takes_in_a_row
-from monolane.serve._tools.turns import alternating, with_system, with_texts_in_results
+from monolane.serve._tools.template_probe import Shown, shown_by, takes_bare_tools
+from monolane.serve._tools.turns import with_system, with_texts_in_results
 from monolane.text import ChatTemplate
 
 Message = dict[str, Any]
@@ -60,17 +62,19 @@ def tool_prompt(
         chat = with_system(chat)
     if _KNOWS_THINKING.search(template.source) and "reasoning_content" not in template.source:
         chat = [*map(_with_thinking, chat)]
-    if not _KNOWS_TOOLS.search(template.source):
-        chat, given = _with_results_as_text(_with_calls_as_text(chat, form)), None
+    called = any(message.get("tool_calls") or message.get("role") == "tool" for message in chat)
+    knows = bool(_KNOWS_TOOLS.search(template.source))
+    if called and knows:
+        chat = _adapted(chat, form, shown_by(template))
+    elif called:
+        chat = _with_results_as_text(_with_calls_as_text(chat, form))
+    if not knows:
+        given = None
         if use is not None:
             chat = _instructed(chat, use, engine)
-    elif any(message.get("tool_calls") or message.get("role") == "tool" for message in chat):
-        chat = _adapted(chat, form, shown_by(template))
     if use and given and not takes_bare_tools(template):
         given = [*map(_with_all_fields, given)]
-    if not takes_in_a_row(template):
-        chat = alternating(chat)
-    return chat, given if use else None
+    return placed(chat, template, bool(use and given)), given if use else None
 
 
 def template_for(use: ToolUse | None, engine: Engine) -> ChatTemplate:
@@ -239,7 +243,7 @@ def _instructed(messages: list[Message], use: ToolUse, engine: Engine) -> list[M
     )
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     call = use.format.spell([("function name", {"argument name": "value"})])
-    where = "within these tags" if use.format.end else "like this"
+    where = "within these tags" if use.format.ends else "like this"
     text = INSTRUCTIONS.format(tools=lines, where=where, call=call)
     role = "system" if _shows_system(engine.chat_template.for_tools) else "user"
     for place, message in enumerate(messages):

@@ -10,7 +10,8 @@ from monolane.engine import Engine
 from monolane.errors import RequestError
 from monolane.serve._grammar.structured import check_schema
 from monolane.serve._tools.custom import as_function_choice, as_functions
-from monolane.serve._tools.format import AUTO, ToolFormat, format_of, mark_ids
+from monolane.serve._tools.format import ToolFormat
+from monolane.serve._tools.formats import AUTO, format_of, mark_ids
 
 MAX_TOOLS_SOURCE = 1 << 19  # characters of all tools
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
@@ -37,6 +38,15 @@ class ToolUse:
     format: ToolFormat
     marks: Mapping[str, int]  # spellings of the format that are control tokens, and their ids
     custom: frozenset[str] = frozenset()  # names of the tools whose calls have a text for input
+
+    @property
+    def guided(self) -> bool:
+        """Whether a grammar decides what a call may be.
+
+        Nothing but a grammar keeps a model from a tool that it was shown and may not call.
+        """
+        held = len(self.callable) < len(self.tools) or any(tool.strict for tool in self.callable)
+        return self.required or held
 
 
 def read_tools(

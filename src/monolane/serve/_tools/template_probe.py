@@ -16,7 +16,7 @@ from monolane.text import ChatTemplate
 
 _NAME, _VALUES, _RESULTS = "probe_tool", ("probe-one", "probe-two"), ("seen-one", "seen-two")
 _THEN = "and-then"
-_TOOL = {
+PROBE_TOOL = {
     "type": "function",
     "function": {
         "name": _NAME,
@@ -61,12 +61,6 @@ def shown_by(template: ChatTemplate) -> Shown:
 
 
 @lru_cache(maxsize=64)
-def takes_in_a_row(template: ChatTemplate) -> bool:
-    """Tell whether a template shows two messages of the user in a row, as all but a few do."""
-    return _shows(template, [_user(_VALUES[0]), _user(_VALUES[1])], _VALUES)
-
-
-@lru_cache(maxsize=64)
 def takes_bare_tools(template: ChatTemplate) -> bool:
     """Tell whether a template shows a tool that has a name alone, which the API allows."""
     bare = {"type": "function", "function": {"name": _NAME}}
@@ -88,7 +82,7 @@ def _shows(
     template: ChatTemplate,
     chat: list[dict[str, Any]],
     words: Iterable[str],
-    tool: dict[str, Any] = _TOOL,
+    tool: dict[str, Any] = PROBE_TOOL,
 ) -> bool:
     """Tell whether the text of a chat has all these words."""
     try:

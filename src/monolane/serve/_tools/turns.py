@@ -10,6 +10,7 @@ from typing import Any
 
 Message = dict[str, Any]
 _BETWEEN = "\n\n"
+_SYSTEM = ("system", "developer")
 
 
 def with_system(chat: list[Message]) -> list[Message]:
@@ -24,6 +25,39 @@ def with_system(chat: list[Message]) -> list[Message]:
 def alternating(chat: list[Message]) -> list[Message]:
     """Return the messages with neighbours of one role as one."""
     return _joined(chat, {"user": ("user",), "assistant": ("assistant",)})
+
+
+def with_calls_apart(chat: list[Message]) -> list[Message]:
+    """Return the messages with calls in messages of their own, behind the text beside them."""
+    parted: list[Message] = []
+    for message in chat:
+        if message.get("tool_calls") and message.get("content"):
+            parted.append({key: x for key, x in message.items() if key != "tool_calls"})
+            message = {**message, "content": None}
+        parted.append(message)
+    return parted
+
+
+def with_one_system(chat: list[Message]) -> list[Message]:
+    """Return the messages with all of the system as one, at the beginning."""
+    systems = [message for message in chat if message.get("role") in _SYSTEM]
+    others = [message for message in chat if message.get("role") not in _SYSTEM]
+    named = [{**message, "role": systems[0]["role"]} for message in systems]
+    return [*_joined(named, {role: (role,) for role in _SYSTEM}), *others]
+
+
+def with_system_as_user(chat: list[Message]) -> list[Message]:
+    """Return the messages with what the system says before what the user says first."""
+    lead, *others = with_one_system(chat) or [{}]
+    if lead.get("role") not in _SYSTEM:
+        return chat
+    place = next((i for i, m in enumerate(others) if m.get("role") == "user"), None)
+    if place is None:
+        return [{**lead, "role": "user"}, *others]
+    content = _both(lead.get("content"), others[place].get("content"))
+    if content is None:
+        return chat
+    return [*others[:place], {**others[place], "content": content}, *others[place + 1 :]]
 
 
 def with_texts_in_results(chat: list[Message]) -> list[Message]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from monolane.serve._openai.responses.conversation import SEALED
 from monolane.serve._openai.responses.tools import OfferedTools, parted_name
-from monolane.serve._tools.calls import Delta, ToolCallDelta
+from monolane.serve._tools.calls import Delta, ToolCallDelta, whole_arguments
 
 Json = dict[str, Any]
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
@@ -48,6 +48,8 @@ class Output:
         if kind in _CALLS:
             field, event = _CALLS[kind]
             item[field] = text
+            if kind == "function_call" and whole_arguments(text) is None:
+                status = "incomplete"
             # The names are those of OpenAI's events: a custom call's has none.
             keys = ("name", "namespace") if kind == "function_call" else ()
             named = {key: item[key] for key in keys if key in item}
