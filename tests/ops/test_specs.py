@@ -108,6 +108,8 @@ TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
         "delta_z": (1, 42, 10),
         "delta_in": (1, 104, 10),
         "delta_gates": (1, 12, 10),
+        "delta_beta": (1, 6, 10),
+        "delta_alpha": (1, 6, 10),
         "delta_conv": (1, 62, 1, 4),
         "delta_decay": (1, 6),
         "delta_step": (1, 6),
@@ -188,8 +190,12 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "rotary": 1,
             "gate": 0,
             "qk_norm": 2,
+            "norm_turned": 0,
             "at_once": 12,
             "scale": 0.5,
+            "cap": 0.0,
+            "temperature": 0.0,
+            "temperature_context": 1,
         }
     },
     "gated": {
@@ -203,8 +209,12 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "rotary": -1,
             "gate": 1,
             "qk_norm": 1,
+            "norm_turned": 0,
             "at_once": 12,
             "scale": 0.5,
+            "cap": 0.0,
+            "temperature": 0.0,
+            "temperature_context": 1,
         }
     },
     "keys of layer 2": {
@@ -218,8 +228,12 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "rotary": -1,
             "gate": 1,
             "qk_norm": 1,
+            "norm_turned": 0,
             "at_once": 12,
             "scale": 0.5,
+            "cap": 0.0,
+            "temperature": 0.0,
+            "temperature_context": 1,
         }
     },
     "latent": {
@@ -233,12 +247,25 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "rotary": 0,
             "gate": 0,
             "qk_norm": 0,
+            "norm_turned": 0,
             "at_once": 8,
             "scale": 0.5,
+            "cap": 0.0,
+            "temperature": 0.0,
+            "temperature_context": 1,
         },
         "latent": {"rank": 10, "query_rank": 9, "norm_eps": 1e-6},
     },
-    "delta": {"delta": {"key_heads": 2, "value_heads": 6, "key": 5, "value": 7, "kernel": 4}},
+    "delta": {
+        "delta": {
+            "key_heads": 2,
+            "value_heads": 6,
+            "key": 5,
+            "value": 7,
+            "kernel": 4,
+            "tiled": 0,
+        }
+    },
     "experts": {
         "experts": {
             "count": 6,

@@ -40,6 +40,7 @@ from monolane.model._reduce import NEVER, NOW, Reduce
 from monolane.model._rotary import (
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     PairScaling,
     Rotary,
     RotaryScaling,
@@ -66,6 +67,7 @@ from monolane.ops import (
     Operation,
     QkNorm,
     Role,
+    Temperature,
 )
 
 __all__ = [
@@ -96,6 +98,7 @@ __all__ = [
     "LayerRotary",
     "LinearScaling",
     "Llama3Scaling",
+    "LongRopeScaling",
     "MappedFile",
     "Matrix",
     "MatrixError",
@@ -115,6 +118,7 @@ __all__ = [
     "Rotary",
     "RotaryScaling",
     "SafetensorsFile",
+    "Temperature",
     "TensorSpec",
     "WeightDtype",
     "WeightFormat",
