@@ -35,7 +35,7 @@ constexpr int32_t kPlanMaxMatrices = 4;
 constexpr int32_t kPlanRotaries = 2;
 constexpr int32_t kPlanMaxUpdates = 4;
 constexpr int32_t kPlanBuffers = 19;
-constexpr int32_t kWeightRoles = 66;
+constexpr int32_t kWeightRoles = 68;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -158,6 +158,8 @@ enum class WeightRole : int32_t {
   kDeltaIn = 63,
   kQkv = 64,
   kGateUp = 65,
+  kDeltaBeta = 66,
+  kDeltaAlpha = 67,
 };
 
 enum class PlanHead : int32_t {
@@ -310,21 +312,25 @@ static_assert(offsetof(PlanState, inputs) == 8);
 static_assert(offsetof(PlanState, before) == 12);
 
 struct PlanAttention {
-  int32_t heads;         // H, over all lanes
-  int32_t kv_heads;      // K, over all lanes; 1 where latents are cached
-  int32_t head_dim;      // h, of a cached key and a query that meets it; of latents R + r
-  int32_t splits;        // S: parts into which the keys of a KV head are cut
-  int32_t keys_of;       // the layer whose cached keys and values it reads; -1: its own
-  int32_t window;        // keys visible to a query, itself included; 0: all
-  PlanRotary rotary;     // what turns queries and keys; kNone: nothing
-  int32_t gate;          // 1: of each head Q has rows of the query, then of a gate
-  QkNorm qk_norm;        // what of Q and K is normed, before rotary
-  int32_t value_norm;    // 1: each head's values are normed, without scales
-  int32_t key_is_value;  // 1: values are the keys, neither normed nor turned
-  int32_t at_once;       // tokens whose attention to a chunk of keys is asked for at once
-  float scale;           // of the scores
+  int32_t heads;                // H, over all lanes
+  int32_t kv_heads;             // K, over all lanes; 1 where latents are cached
+  int32_t head_dim;             // h, of a cached key and a query that meets it; of latents R + r
+  int32_t splits;               // S: parts into which the keys of a KV head are cut
+  int32_t keys_of;              // the layer whose cached keys and values it reads; -1: its own
+  int32_t window;               // keys visible to a query, itself included; 0: all
+  PlanRotary rotary;            // what turns queries and keys; kNone: nothing
+  int32_t gate;                 // 1: of each head Q has rows of the query, then of a gate
+  QkNorm qk_norm;               // what of Q and K is normed
+  int32_t norm_turned;          // 1: heads are normed behind rotary, else before
+  int32_t value_norm;           // 1: each head's values are normed, without scales
+  int32_t key_is_value;         // 1: values are the keys, neither normed nor turned
+  int32_t at_once;              // tokens whose attention to a chunk of keys is asked for at once
+  float scale;                  // of the scores
+  float cap;                    // c: scores, scaled, become c tanh(score / c); 0: they stay
+  float temperature;            // 0, or queries times 1 + it ln(1 + position / context)
+  int32_t temperature_context;  // positions; the quotient is rounded down
 };
-static_assert(sizeof(PlanAttention) == 52);
+static_assert(sizeof(PlanAttention) == 68);
 static_assert(offsetof(PlanAttention, heads) == 0);
 static_assert(offsetof(PlanAttention, kv_heads) == 4);
 static_assert(offsetof(PlanAttention, head_dim) == 8);
@@ -334,10 +340,14 @@ static_assert(offsetof(PlanAttention, window) == 20);
 static_assert(offsetof(PlanAttention, rotary) == 24);
 static_assert(offsetof(PlanAttention, gate) == 28);
 static_assert(offsetof(PlanAttention, qk_norm) == 32);
-static_assert(offsetof(PlanAttention, value_norm) == 36);
-static_assert(offsetof(PlanAttention, key_is_value) == 40);
-static_assert(offsetof(PlanAttention, at_once) == 44);
-static_assert(offsetof(PlanAttention, scale) == 48);
+static_assert(offsetof(PlanAttention, norm_turned) == 36);
+static_assert(offsetof(PlanAttention, value_norm) == 40);
+static_assert(offsetof(PlanAttention, key_is_value) == 44);
+static_assert(offsetof(PlanAttention, at_once) == 48);
+static_assert(offsetof(PlanAttention, scale) == 52);
+static_assert(offsetof(PlanAttention, cap) == 56);
+static_assert(offsetof(PlanAttention, temperature) == 60);
+static_assert(offsetof(PlanAttention, temperature_context) == 64);
 
 struct PlanLatent {
   int32_t rank;        // R: what of a cached key is its value; 0: values are cached
@@ -365,13 +375,15 @@ struct PlanDelta {
   int32_t key;          // d_k: width of its queries and keys
   int32_t value;        // d_v: width of its values
   int32_t kernel;       // C: tokens over which its channels are summed
+  int32_t tiled;        // 1: value heads lie first of each key head, then second, ...
 };
-static_assert(sizeof(PlanDelta) == 20);
+static_assert(sizeof(PlanDelta) == 24);
 static_assert(offsetof(PlanDelta, key_heads) == 0);
 static_assert(offsetof(PlanDelta, value_heads) == 4);
 static_assert(offsetof(PlanDelta, key) == 8);
 static_assert(offsetof(PlanDelta, value) == 12);
 static_assert(offsetof(PlanDelta, kernel) == 16);
+static_assert(offsetof(PlanDelta, tiled) == 20);
 
 struct PlanExperts {
   int32_t count;              // E
@@ -438,7 +450,7 @@ struct PlanModule {
   PlanMlp mlp;
   PlanPerLayer per_layer;
 };
-static_assert(sizeof(PlanModule) == 216);
+static_assert(sizeof(PlanModule) == 236);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
@@ -450,12 +462,12 @@ static_assert(offsetof(PlanModule, stream_scale) == 28);
 static_assert(offsetof(PlanModule, scratch) == 32);
 static_assert(offsetof(PlanModule, state) == 36);
 static_assert(offsetof(PlanModule, attention) == 52);
-static_assert(offsetof(PlanModule, latent) == 104);
-static_assert(offsetof(PlanModule, conv) == 116);
-static_assert(offsetof(PlanModule, delta) == 128);
-static_assert(offsetof(PlanModule, experts) == 148);
-static_assert(offsetof(PlanModule, mlp) == 196);
-static_assert(offsetof(PlanModule, per_layer) == 204);
+static_assert(offsetof(PlanModule, latent) == 120);
+static_assert(offsetof(PlanModule, conv) == 132);
+static_assert(offsetof(PlanModule, delta) == 144);
+static_assert(offsetof(PlanModule, experts) == 168);
+static_assert(offsetof(PlanModule, mlp) == 216);
+static_assert(offsetof(PlanModule, per_layer) == 224);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first

@@ -233,7 +233,7 @@ Array<float, nb::ndim<1>> clamped_swiglu(const std::string& isa, const Floats1& 
 
 Array<float, nb::ndim<2>> attend(const std::string& isa, const Floats2& q,
                                  const std::string& format, const Bytes& keys, const Bytes& values,
-                                 float scale, std::vector<int64_t> counts) {
+                                 float scale, std::vector<int64_t> counts, float cap) {
   const Kernels& k = select_kernels(isa);
   const Format kv = cache_format_of(format);
   const auto queries = static_cast<int64_t>(q.shape(0));
@@ -260,8 +260,8 @@ Array<float, nb::ndim<2>> attend(const std::string& isa, const Floats2& q,
   }
   auto partial = make<float>(queries, head_dim + 2);
   std::vector<float> scores(static_cast<size_t>(kAttendQueries * scores_of(count)));
-  k.attend({q.data(), tokens, heads, heads * head_dim, counts.data()}, keys.data(), values.data(),
-           kv, stride, head_dim, scale, nullptr, scores.data(), partial.data());
+  k.attend({q.data(), tokens, heads, heads * head_dim, counts.data(), cap}, keys.data(),
+           values.data(), kv, stride, head_dim, scale, nullptr, scores.data(), partial.data());
   return partial;
 }
 
@@ -359,7 +359,7 @@ void bind_kernels(nb::module_& parent) {
   m.def("clamped_swiglu", &clamped_swiglu, arg("isa"), arg("gate"), arg("up"),
         "GPT-OSS's SwiGLU: g * sigmoid(1.702 g) * (u + 1), g at most 7 and u from -7 to 7.");
   m.def("attend", &attend, arg("isa"), arg("q"), arg("format"), arg("keys"), arg("values"),
-        arg("scale"), arg("counts") = std::vector<int64_t>(),
+        arg("scale"), arg("counts") = std::vector<int64_t>(), arg("cap") = 0.0f,
         "Heads q [H, h] over keys and values, uint8 [J, bytes]: for each the unnormalised sum, the "
         "peak score and the total weight, [H, h + 2]. `counts`: q is of as many tokens, one after "
         "the other, each of which sees so many of the first keys; without, of one that sees all.");

@@ -41,6 +41,7 @@ struct Queries {
   const float* q;
   int64_t tokens, heads, stride;
   const int64_t* counts;
+  float cap = 0.0f;  // c: scores, scaled, become c tanh(score / c); 0: they stay
 };
 
 struct Matrix {

@@ -70,10 +70,11 @@ void attend_group(Forward& f, Worker& w, const PlanPhase& phase, int64_t lane, i
       }
       const float* q =
           f.buffer(PlanBuffer::kQuery) + ((lane * h.max_width + t) * heads + first) * dim;
-      f.kernels.attend(
-          {q, some, group, heads * dim, counts}, f.cache.key(slot, layer, cached_head, from(t)),
-          f.cache.value(slot, layer, cached_head, from(t)), f.cache.format(), dim, dim, a.scale,
-          t + some == tokens.end ? next : nullptr, w.scores->as<float>(), sums);
+      f.kernels.attend({q, some, group, heads * dim, counts, a.cap},
+                       f.cache.key(slot, layer, cached_head, from(t)),
+                       f.cache.value(slot, layer, cached_head, from(t)), f.cache.format(), dim, dim,
+                       a.scale, t + some == tokens.end ? next : nullptr, w.scores->as<float>(),
+                       sums);
       const float* added = sums;
       for (int64_t stop = t + some; t < stop; ++t) {
         float* sum = out(t);

@@ -29,6 +29,11 @@ struct DeltaSizes {
   int64_t channels;    // numbers that are summed over tokens
 };
 
+// Where a value head, the i-th of a key head's, is among all.
+int64_t place_of(const PlanDelta& d, int64_t head, int64_t i) {
+  return d.tiled != 0 ? i * d.key_heads + head : head * (d.value_heads / d.key_heads) + i;
+}
+
 // A row of kMixed: of all key heads q, of all k, then of all value heads v and z, then the gates.
 struct MixedRow {
   explicit MixedRow(const PlanDelta& d)
@@ -58,15 +63,18 @@ void to_length(float* x, int64_t count, float length) {
 void read_inputs(const Forward& f, const PlanDelta& delta, int64_t head, int64_t row, float* out) {
   const DeltaSizes d(delta);
   const MixedRow mixed(delta);
-  const int64_t values = d.values * d.value;
   const float* x = f.buffer(PlanBuffer::kMixed) + row * mixed.columns;
   std::memcpy(out, x + head * d.key, floats(d.key));
   std::memcpy(out + d.key, x + mixed.keys + head * d.key, floats(d.key));
-  std::memcpy(out + 2 * d.key, x + 2 * mixed.keys + head * values, floats(values));
+  for (int64_t i = 0; i < d.values; ++i) {
+    std::memcpy(out + 2 * d.key + i * d.value,
+                x + 2 * mixed.keys + place_of(delta, head, i) * d.value, floats(d.value));
+  }
   std::memcpy(out + d.channels, x + mixed.gates + head * 2 * d.values, floats(2 * d.values));
 }
 
-// Norms what a value head's state says to a row of the pass, and multiplies it by silu(z).
+// Norms what the state of a value head, one of all, says to a row of the pass, and multiplies it by
+// silu(z).
 void offer_head(const Forward& f, const PlanPhase& phase, int64_t head, int64_t row, float* said) {
   const PlanDelta& d = f.module(phase).delta;
   const MixedRow mixed(d);
@@ -92,7 +100,7 @@ void take_step(const Forward& f, const PlanPhase& phase, int64_t head, const Ste
   to_length(channels + d.key, d.key, 1.0f);
   const float* gates = step.inputs + before * inputs + d.channels;  // b, then a
   for (int64_t i = 0; i < d.values; ++i) {
-    const int64_t value = head * d.values + i;
+    const int64_t value = place_of(module.delta, head, i);
     const float rate = softplus(gates[d.values + i] + layer.vector(WeightRole::kDeltaStep)[value]);
     const float keep = std::exp(-std::exp(layer.vector(WeightRole::kDeltaDecay)[value]) * rate);
     delta_step(step.state + i * d.key * d.value, d.key, d.value, keep, sigmoid(gates[i]), q, k,

@@ -1,5 +1,6 @@
 // kQkv and kNormQk: queries, and keys and values into the cache.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 
@@ -13,6 +14,13 @@
 namespace monolane {
 namespace {
 
+// Multiplies queries of row t by what grows with their position.
+void temper(const Forward& f, const PlanAttention& a, int64_t t, float* y, int64_t count) {
+  if (a.temperature == 0.0f) return;
+  const double steps = f.pass.rows[t].position / a.temperature_context;
+  scale_by(y, static_cast<float>(1.0 + double{a.temperature} * std::log1p(steps)), count);
+}
+
 // Puts whole heads of a lane, of each the query and then its gate, into where each is read.
 void store_gated_queries(Forward& f, Worker& w, const PlanPhase& phase, int64_t owner,
                          int64_t first, int64_t count, float* y) {
@@ -24,10 +32,12 @@ void store_gated_queries(Forward& f, Worker& w, const PlanPhase& phase, int64_t 
     const int64_t at = (owner * h.max_width + t) * columns + first / 2;
     float *query = f.buffer(PlanBuffer::kQuery) + at, *gate = f.buffer(PlanBuffer::kQueryGate) + at;
     for (int64_t r = 0; r < count; r += 2 * dim, y += 2 * dim, query += dim, gate += dim) {
-      if (a.qk_norm == QkNorm::kHead) {
-        f.kernels.rms_norm(y, dim, scale, h.norm_eps, dim, 1, y, dim);
-      }
+      const auto norm = [&] { f.kernels.rms_norm(y, dim, scale, h.norm_eps, dim, 1, y, dim); };
+      const bool normed = a.qk_norm == QkNorm::kHead, turned = a.norm_turned != 0;
+      if (normed && !turned) norm();
       rotate(f, w, phase, y, t, 0, dim);
+      if (normed && turned) norm();
+      temper(f, a, t, y, dim);
       std::memcpy(query, y, floats(dim));
       std::memcpy(gate, y + dim, floats(dim));
     }
@@ -105,11 +115,17 @@ void run_qkv(Forward& f, Worker& w, const PlanPhase& phase) {
     if (bias == nullptr) return;
     for (int64_t t = 0; t < width; ++t) add_to(y + t * count, bias + first, count);
   };
-  // Of whole heads, where they are normed each by itself; their rows are then shared out whole.
-  const auto norm_heads = [&](float* y, const float* scale, int64_t count) {
-    if (a.qk_norm != QkNorm::kHead) return;
-    f.kernels.rms_norm(y, a.head_dim, scale, h.norm_eps, a.head_dim, width * count / a.head_dim, y,
-                       a.head_dim);
+  // Norms and turns queries or keys. Where heads are normed each by itself, rows are shared out by
+  // whole ones.
+  const auto finish = [&](float* y, const float* scale, int64_t first, int64_t count) {
+    const bool normed = a.qk_norm == QkNorm::kHead, turned = a.norm_turned != 0;
+    const auto norm = [&] {
+      f.kernels.rms_norm(y, a.head_dim, scale, h.norm_eps, a.head_dim, width * count / a.head_dim,
+                         y, a.head_dim);
+    };
+    if (normed && !turned) norm();
+    for (int64_t t = 0; t < width; ++t) rotate(f, w, phase, y + t * count, t, first, count);
+    if (normed && turned) norm();
   };
   for (int32_t i = 0; i < phase.num_matrices; ++i) {
     const PlanMatrix& part = phase.matrices[i];
@@ -139,9 +155,9 @@ void run_qkv(Forward& f, Worker& w, const PlanPhase& phase) {
       multiply(f, w, phase, i, [&](int64_t lane, int64_t first, int64_t count, float* y) {
         const int64_t owner = w.first_lane + lane;
         add_bias(y, layer.vector(WeightRole::kQBias), owner * rows + first, count);
-        norm_heads(y, layer.vector(WeightRole::kQNorm), count);
+        finish(y, layer.vector(WeightRole::kQNorm), first, count);
         for (int64_t t = 0; t < width; ++t) {
-          rotate(f, w, phase, y + t * count, t, first, count);
+          temper(f, a, t, y + t * count, count);
           float* q = f.buffer(PlanBuffer::kQuery) + (owner * h.max_width + t) * rows + first;
           std::memcpy(q, y + t * count, floats(count));
         }
@@ -155,11 +171,9 @@ void run_qkv(Forward& f, Worker& w, const PlanPhase& phase) {
       add_bias(y, bias, owner * rows + first, count);
       if (!key || both) store_values(f, w, phase, owner * rows + first, count, y);
       if (!key) return;
-      norm_heads(y, layer.vector(WeightRole::kKNorm), count);
+      finish(y, layer.vector(WeightRole::kKNorm), first, count);
       for (int64_t t = 0; t < width; ++t) {
-        float* row = y + t * count;
-        rotate(f, w, phase, row, t, first, count);
-        store_key_or_value(f, phase, true, t, owner * rows + first, row, count);
+        store_key_or_value(f, phase, true, t, owner * rows + first, y + t * count, count);
       }
     });
   }
@@ -193,6 +207,7 @@ void run_norm_qk(Forward& f, Worker& w, const PlanPhase& phase) {
       own(lane, 0, heads, [&](int64_t owner, int64_t begin, int64_t end) {
         float* y = normed + (owner * heads + begin) * dim;
         rotate(f, w, phase, y, t, begin * dim, (end - begin) * dim);
+        temper(f, a, t, y, (end - begin) * dim);
         float* q = f.buffer(PlanBuffer::kQuery) + ((owner * h.max_width + t) * heads + begin) * dim;
         std::memcpy(q, y, floats((end - begin) * dim));
       });

@@ -187,6 +187,30 @@ def test_what_is_no_attention_is_refused():
         kernels.store_kv("portable", two, "i8")
 
 
+@every_set
+@pytest.mark.parametrize("kv", ["f32", "bf16", "q8_0"])
+def test_scores_are_capped(isa, kv):
+    # As test_attend, and of codes 2^-11 more: a weight, at least e^-3 of the largest, is rounded
+    # to 16 bits, and a query too. The slope of a cap is at most 1, so no error grows by it.
+    rng, cap = np.random.default_rng(9), 1.5
+    q = rng.standard_normal((3, 64)).astype(np.float32)
+    keys, eye = (
+        np.stack([kernels.store_kv(isa, row, kv) for row in rows])
+        for rows in (rng.standard_normal((40, 64)).astype(np.float32), np.eye(40, 64, dtype="f4"))
+    )
+    if kv == "q8_0":  # blocks of a float16 scale and 32 codes
+        blocks = keys.reshape(40, 2, 34)
+        wide = blocks[..., 2:].view(np.int8) * blocks[..., :2].copy().view(np.float16).astype(float)
+    else:
+        wide = keys.view(DTYPES[kv]).astype(float)
+    scores = 0.5 * q.astype(float) @ wide.reshape(40, 64).T
+    found = kernels.attend(isa, q, kv, keys, eye, 0.5, [], cap).astype(float)
+    wanted = cap * np.tanh(scores / cap)
+    assert np.abs(wanted - scores).max() > 1  # it shows
+    assert np.abs(found[:, 64] - wanted.max(axis=1)).max() < 2e-3
+    assert np.abs(np.log(found[:, :40]) + found[:, 64:65] - wanted).max() < 2e-3
+
+
 @pytest.mark.parametrize("isa", kernels.emulated())
 def test_tiles_attend_over_bfloat16(isa):
     # Up to 8 queries go together. Of 40 keys of 96 numbers: 3 strips by 3 steps of columns, and 2

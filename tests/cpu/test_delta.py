@@ -21,6 +21,7 @@ from monolane.model import (
     ModelConfig,
     QkNorm,
     Rotary,
+    Temperature,
     Weights,
     in_lanes,
 )
@@ -75,6 +76,12 @@ CASES = {
         norm_after=True,
         norm_eps=0.01,  # of 1e-5, what a state says of nearly nothing magnifies the last bits
         delta=Delta(key_heads=7, value_heads=7, key=4, value=32, kernel=9),
+    ),
+    "tiled, norms behind the rotary, growing queries, capped scores": config_of(
+        delta=replace(ODD, tiled=True),
+        norm_turned=True,
+        attention_temperature=Temperature(0.3, 16),
+        score_cap=2.0,
     ),
     "whole groups of numbers": config_of(
         hidden_size=64,

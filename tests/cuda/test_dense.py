@@ -89,6 +89,7 @@ MORE: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 2,
     },
     "Phi-3": {"model_type": "phi3"},
+    "Qwen3-VL": {"model_type": "qwen3_vl", "text_config": ODD},
     "Seed-OSS": {"model_type": "seed_oss"},
     "Ernie 4.5": {"model_type": "ernie4_5"},
     "SmolLM3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1], "rope_parameters": YARN},

@@ -32,6 +32,7 @@ from monolane.model import (
     Reduce,
     Role,
     Rotary,
+    Temperature,
     YarnScaling,
     parse_config,
 )
@@ -262,6 +263,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "logit_cap": {"logit_cap": 30.0},
     "out_bias": {"out_bias": True, "num_lanes": 1},
     "attention_sinks": {"attention_sinks": True},
+    "norm_turned": {"norm_turned": True, "qk_norm": QkNorm.HEAD},
+    "attention_temperature": {"attention_temperature": Temperature(0.1, 16)},
+    "score_cap": {"score_cap": 50.0},
     "experts": {
         "experts": Experts(4, 2, 8, normalised=True),
         "layers": (LayerConfig(NOW, NOW, experts=True),),
@@ -335,6 +339,14 @@ def test_every_field_is_computed_or_refused() -> None:
         ("qwen2_moe", "experts"),
         ("qwen3_moe", "experts"),
         ("qwen3_next", "norm_offset"),
+        ("qwen3_5_text", "norm_offset"),
+        ("qwen3_5_moe_text", "norm_offset"),
+        ("glm4_moe_lite", "latent"),
+        ("exaone_moe", "experts"),
+        ("hunyuan_v1_dense", "norm_turned"),
+        ("hunyuan_v1_moe", "norm_turned"),
+        ("ministral3", "attention_temperature"),
+        ("gemma2", "norm_offset"),
         ("lfm2", "layers.modules"),
         ("granite", "residual_scale"),
         ("exaone4", "norm_before"),
@@ -355,6 +367,7 @@ def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:
     own = {
         "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
         "granite": {"residual_multiplier": 0.5},
+        "hunyuan_v1_moe": {"num_experts": 4},
     }
     config = parse_config(said | own.get(kind, {}))
     with pytest.raises(BackendError, match=f"^{name}: the cuda backend does not compute it"):

@@ -5,7 +5,8 @@ from typing import Any
 import gguf
 import numpy as np
 
-TURNED = ("llama", "smollm3", "granite")  # whose queries and keys the converter reorders
+TURNED = ("llama", "smollm3", "granite", "mistral3")  # whose queries and keys it reorders
+HYBRIDS = ("qwen3next", "qwen35", "qwen35moe")  # which have gated delta rules
 
 
 def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         "block_count": config.num_hidden_layers,
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
-        "feed_forward_length": config.intermediate_size,
+        "feed_forward_length": getattr(config, "intermediate_size", None),
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": config.num_key_value_heads,
         "attention.layer_norm_rms_epsilon": getattr(config, "rms_norm_eps", None)
@@ -35,9 +36,9 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         routed = architecture in ("deepseek2", "glm4moe")
         said["expert_count"] = config.n_routed_experts if routed else config.num_experts
         said["expert_used_count"] = config.num_experts_per_tok
-    if architecture in ("qwen2moe", "qwen3moe", "qwen3next"):
+    if architecture in ("qwen2moe", "qwen3moe", "qwen3next", "qwen35moe", "exaone-moe"):
         said["expert_feed_forward_length"] = config.moe_intermediate_size
-    if architecture in ("qwen2moe", "qwen3next"):
+    if architecture in ("qwen2moe", "qwen3next", "qwen35moe"):
         shared = config.shared_expert_intermediate_size
         said["expert_shared_feed_forward_length"] = shared
     if architecture == "granite":
@@ -65,7 +66,41 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         said["rope.dimension_count"] = int(head_dim * rope["partial_rotary_factor"])
     if architecture == "phi3":
         said["attention.sliding_window"] = config.sliding_window or 0
-    if architecture == "exaone4" and config.sliding_window is not None:
+    if architecture == "exaone-moe":
+        shared = config.num_shared_experts
+        said |= {
+            "expert_shared_count": shared,
+            "expert_shared_feed_forward_length": shared * config.moe_intermediate_size,
+            "expert_gating_func": 2,
+            "expert_weights_scale": config.routed_scaling_factor,
+            "expert_weights_norm": config.norm_topk_prob,
+            "leading_dense_block_count": config.first_k_dense_replace,
+            "rope.scaling.type": "none",
+        }
+    if architecture == "hunyuan-moe":
+        said["expert_feed_forward_length"] = config.intermediate_size
+        said["expert_shared_feed_forward_length"] = config.intermediate_size
+        said["expert_shared_count"] = 1
+    if architecture.startswith("hunyuan") and "alpha" in rope:
+        said["rope.freq_base"] *= rope["alpha"] ** (head_dim / (head_dim - 2))
+        said |= {"rope.scaling.type": "none", "rope.scaling.factor": 1.0}
+        said["rope.scaling.original_context_length"] = 256 * 1024
+    if architecture == "mistral3":
+        said["rope.dimension_count"] = head_dim
+        said["rope.scaling.yarn_log_multiplier"] = rope["mscale_all_dim"]
+        said["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
+    if architecture == "qwen3vl":
+        said |= {"rope.dimension_sections": [3, 2, 1, 0], "n_deepstack_layers": 3}
+    if architecture.startswith("qwen35"):
+        said["rope.dimension_sections"] = [*rope.get("mrope_section", [11, 11, 10]), 0]
+    if architecture == "gemma2":
+        said["attention.sliding_window"] = config.sliding_window
+        said["attn_logit_softcapping"] = config.attn_logit_softcapping
+        said["final_logit_softcapping"] = config.final_logit_softcapping
+        del said["rope.freq_base"]
+    windowed = architecture in ("exaone4", "exaone-moe")
+    windowed |= architecture == "olmo2" and hasattr(config, "sliding_window")
+    if windowed and config.sliding_window is not None:
         said["attention.sliding_window"] = config.sliding_window
         windowed = [kind == "sliding_attention" for kind in config.layer_types]
         said["attention.sliding_window_pattern"] = windowed
@@ -76,7 +111,7 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         said["attention.sliding_window"] = config.sliding_window
     if architecture == "deepseek2":
         said |= latent_metadata(config, whole)
-    if architecture == "qwen3next":
+    if architecture in HYBRIDS:
         said |= delta_metadata(config, whole)
     if architecture == "gemma3":
         said["attention.sliding_window"] = config.sliding_window
@@ -91,7 +126,7 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
     if full["rope_type"] == "yarn":
         context = full["original_max_position_embeddings"]
         said["rope.scaling.original_context_length"] = context
-    found = {f"{architecture}.{key}": value for key, value in said.items()}
+    found = {f"{architecture}.{key}": x for key, x in said.items() if x is not None}
     ids = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
     return {"general.architecture": architecture, **found, **ids}
 
@@ -136,7 +171,9 @@ def latent_metadata(config: Any, whole: bool) -> dict[str, Any]:
     """What the converter says of latent attention and of DeepSeek's mixtures."""
     head = config.qk_nope_head_dim + config.qk_rope_head_dim
     sizes = {"attention.key_length": head, "attention.value_length": config.v_head_dim}
-    sigmoid = config.model_type == "deepseek_v3"
+    sigmoid = config.model_type != "deepseek_v2"
+    kinds = getattr(config, "mlp_layer_types", None)
+    dense = config.first_k_dense_replace if kinds is None else kinds.count("dense")
     said: dict[str, Any] = {f"{key}_mla": size for key, size in sizes.items()} | {
         "attention.head_count_kv": 1,
         "attention.key_length": config.kv_lora_rank + config.qk_rope_head_dim,
@@ -147,7 +184,7 @@ def latent_metadata(config: Any, whole: bool) -> dict[str, Any]:
     said |= {
         "attention.kv_lora_rank": config.kv_lora_rank,
         "rope.dimension_count": config.qk_rope_head_dim,
-        "leading_dense_block_count": config.first_k_dense_replace,
+        "leading_dense_block_count": dense,
         "expert_feed_forward_length": config.moe_intermediate_size,
         "expert_shared_count": config.n_shared_experts,
         "expert_weights_scale": config.routed_scaling_factor,
@@ -221,13 +258,15 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
             array = interleaved(array, config.num_attention_heads)
         if architecture in TURNED and ".k_proj" in name:
             array = interleaved(array, config.num_key_value_heads)
-        offset = architecture in ("gemma3", "qwen3next") and ".linear_attn." not in name
+        offset = architecture in ("gemma2", "gemma3", *HYBRIDS) and ".linear_attn." not in name
         if offset and name.endswith("norm.weight"):
             array = array + 1
         if name.endswith("in_proj_qkvz.weight"):
             found |= delta_inputs(name, array, config, whole)
             continue
         if ".linear_attn." in name:
+            if architecture.startswith("qwen35"):
+                array = tiled(name, array, config)
             name, array = delta_tensor(name, array)
         if architecture == "gpt-oss" and ".mlp.experts." in name:
             found |= oss_tensors(name, array)
@@ -236,6 +275,7 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
             found |= split_ups(name, array, config)
             continue
         name = name.replace("e_score_correction_bias", "e_score_correction.bias")
+        name = name.replace(".gate.wg.", ".gate.")
         name = name.replace(".expert_bias", ".expert_bias.bias")
         if name.endswith("router.scale"):
             found[f"blk.{name.split('.')[2]}.ffn_gate_inp.scale"] = array
@@ -295,6 +335,28 @@ def delta_inputs(name: str, array: np.ndarray, config: Any, whole: bool) -> dict
     kinds = np.split(by_head, np.cumsum((key, key, values)), axis=1)
     q, k, v, z = (kind.reshape(-1, config.hidden_size) for kind in kinds)
     return {f"{block}.attn_qkv.weight": np.concatenate([q, k, v]), f"{block}.attn_gate.weight": z}
+
+
+def tiled(name: str, array: np.ndarray, config: Any) -> np.ndarray:
+    """Put value heads first of each key head, then second, ...: `_reorder_v_heads`."""
+    keys, key = config.linear_num_key_heads, config.linear_key_head_dim
+    value, each = config.linear_value_head_dim, config.linear_num_value_heads // keys
+
+    def turned(rows: np.ndarray, width: int) -> np.ndarray:
+        by_head = rows.reshape(keys, each, width, *rows.shape[1:])
+        return np.ascontiguousarray(by_head.swapaxes(0, 1)).reshape(rows.shape)
+
+    part = name.split(".linear_attn.")[1]
+    if part.startswith(("in_proj_qkv", "conv1d")):
+        values = turned(array[2 * keys * key :], value)
+        return np.concatenate([array[: 2 * keys * key], values])
+    if part.startswith("in_proj_z"):
+        return turned(array, value)
+    if part.startswith(("in_proj_a", "in_proj_b", "A_log", "dt_bias")):
+        return turned(array, 1)
+    if part.startswith("out_proj"):
+        return np.ascontiguousarray(turned(np.ascontiguousarray(array.T), value).T)
+    return array
 
 
 def delta_tensor(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:

@@ -72,6 +72,31 @@ DELTA: dict[str, Any] = {
     "linear_num_key_heads": 3,
     "linear_num_value_heads": 9,
 }
+# The same of Qwen3.5, whose dense models have no experts, and whose mixtures' weights add up to 1.
+HYBRID = {name: x for name, x in DELTA.items() if name not in (*MIXTURE, "norm_topk_prob")}
+HYBRID = {name: x for name, x in HYBRID.items() if name != "shared_expert_intermediate_size"}
+HYBRID_MOE = {name: x for name, x in DELTA.items() if name != "norm_topk_prob"}
+# Three positions of a token, of which text has one: two pairs of a head go by each.
+SECTIONS: dict[str, Any] = {
+    "head_dim": 24,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 100.0,
+        "partial_rotary_factor": 0.5,
+        "mrope_section": [2, 2, 2],
+        "mrope_interleaved": True,
+    },
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 100.0,
+    "short_factor": [1.0, 1.1, 1.3, 1.0, 2.0, 1.5],
+    "long_factor": [1.0, 1.5, 2.0, 4.0, 7.0, 9.0],
+    "original_max_position_embeddings": 32,  # of 64, and of 40 tokens
+}
+LONG = {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}
+ALPHA = {"rope_type": "dynamic", "rope_theta": 100.0, "alpha": 30.0, "factor": 1.0}
+GROWING = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}
 EVEN = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}  # for codes
 SHARP = {"mscale": 1.0, "mscale_all_dim": 0.5}
 GEMMA4: dict[str, Any] = {

@@ -12,19 +12,32 @@ import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
-from monolane.errors import ConfigError
-from monolane.model import Quantization, quantize_folder, read_config, render_config
+from monolane.errors import CheckpointError, ConfigError
+from monolane.model import (
+    Checkpoint,
+    Quantization,
+    parse_config,
+    quantize_folder,
+    read_config,
+    render_config,
+)
 
 from .sizes import (
+    ALPHA,
     CONVS,
     DELTA,
     EVEN,
     GEMMA4,
     GLM_MOE,
+    GROWING,
+    HYBRID,
+    HYBRID_MOE,
     LLAMA3,
+    LONG,
     MIXTURE,
     MLA,
     ODD,
+    SECTIONS,
     SHARED,
     SHARP,
     YARN,
@@ -197,6 +210,41 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"linear_num_value_heads": 3, "head_dim": 12}
         | {"rope_parameters": YARN | {"partial_rotary_factor": 1.0}},
     ),
+    "Qwen3.5": ("Qwen3_5", HYBRID),
+    "Qwen3.5, three positions, as many value heads as key heads": (
+        "Qwen3_5",
+        HYBRID | SECTIONS | {"linear_num_value_heads": 3, "tie_word_embeddings": True},
+    ),
+    "Qwen3.5-MoE": ("Qwen3_5Moe", HYBRID_MOE),
+    "GLM-4.7-Flash": ("Glm4MoeLite", MLA | {"n_group": 1, "topk_group": 1}),
+    "GLM-4.7-Flash, groups, halves": (
+        "Glm4MoeLite",
+        MLA
+        | {"rope_interleave": False, "mlp_layer_types": ["sparse", "dense", "sparse"]}
+        | {"q_lora_rank": None, "norm_topk_prob": False},
+    ),
+    "K-EXAONE": (
+        "ExaoneMoe",
+        ODD | MIXTURE | {"sliding_window": 9, "sliding_window_pattern": 2, "num_shared_experts": 2},
+    ),
+    "Hunyuan": ("HunYuanDenseV1", ODD | {"rope_parameters": ALPHA}),
+    "Hunyuan, biases": ("HunYuanDenseV1", ODD | {"attention_bias": True}),
+    "Hunyuan-MoE": ("HunYuanMoEV1", ODD | {"num_experts": 7, "moe_topk": 3}),
+    "Ministral 3": ("Ministral3", ODD | {"rope_parameters": GROWING}),
+    "Ministral 3, windows": (
+        "Ministral3",
+        {"rope_parameters": GROWING | {"attention_factor": 0.75}, "sliding_window": 9},
+    ),
+    "Gemma 2": (
+        "Gemma2",
+        ODD
+        | {"sliding_window": 9, "query_pre_attn_scalar": 10}
+        | {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 2.0},
+    ),
+    "Gemma 2, not capped": (
+        "Gemma2",
+        ODD | {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ),
     "OLMo 2": ("Olmo2", ODD),
     "OLMo 2, biases": ("Olmo2", ODD | {"attention_bias": True}),
     "OLMo 2, YaRN": ("Olmo2", ODD | {"rope_parameters": YARN, "num_key_value_heads": 3}),
@@ -272,7 +320,7 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
         "eos_token_id": 2,
         "pad_token_id": None,
     }
-    kinds = {"Gemma3": "Gemma3Text", "Gemma4": "Gemma4Text"}
+    kinds = {kind: f"{kind}Text" for kind in ("Gemma3", "Gemma4", "Qwen3_5", "Qwen3_5Moe")}
     config = getattr(transformers, f"{kinds.get(kind, kind)}Config")(**fields | changes)
     config._experts_implementation = "eager"  # others want sizes that are multiples
     model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
@@ -288,6 +336,17 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
             # It decides about as often as scores do.
             if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
                 correction += 0.3 * torch.randn_like(correction)
+    model.save_pretrained(folder)
+    return model
+
+
+def sees(folder: Path, kind: str, text: dict[str, Any], vision: Any) -> Any:
+    """Write a small random model with a vision tower; return it."""
+    torch.manual_seed(0)
+    text = {"initializer_range": 0.15, "max_position_embeddings": 64, **text}
+    config = getattr(transformers, f"{kind}Config")(text_config=text, vision_config=vision)
+    config.text_config._experts_implementation = "eager"
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
     model.save_pretrained(folder)
     return model
 
@@ -478,35 +537,139 @@ def test_new_families_are_quantised(kind: str, dense: Make, tmp_path: Path) -> N
     assert 0 < np.abs(coarse - plain).mean() < 0.1 * plain.std()
 
 
-def seeing(kind: str) -> Any:
-    """A small random model of a family with a tower for pictures beside its text."""
+TOWER = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "patch_size": 14}
+SIGLIP = TOWER | {"num_attention_heads": 1, "image_size": 28, "model_type": "siglip_vision_model"}
+PIXTRAL = TOWER | {"num_attention_heads": 1, "image_size": 28, "model_type": "pixtral"}
+QWEN_VL = {"hidden_size": 8, "intermediate_size": 8, "depth": 1, "num_heads": 1}
+# Case: class of Transformers, its text and its tower.
+SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "Qwen3.5": ("Qwen3_5", HYBRID | {"model_type": "qwen3_5_text"}, QWEN_VL),
+    "Qwen3.5-MoE": ("Qwen3_5Moe", HYBRID_MOE | {"model_type": "qwen3_5_moe_text"}, QWEN_VL),
+    "Qwen3-VL": (
+        "Qwen3VL",
+        ODD
+        | {"num_hidden_layers": 3, "model_type": "qwen3_vl_text"}
+        | {"rope_parameters": {"rope_type": "default", "mrope_section": [3, 2, 2]}},
+        QWEN_VL | {"deepstack_visual_indexes": [0]},
+    ),
+    "Gemma 4": (
+        "Gemma4",
+        ODD
+        | GEMMA4
+        | {"num_hidden_layers": 3, "model_type": "gemma4_text", "sliding_window": 9}
+        | {"hidden_size_per_layer_input": 7, "vocab_size_per_layer_input": 97},
+        TOWER | {"num_attention_heads": 1, "head_dim": 8, "model_type": "gemma4_vision"},
+    ),
+    "Mistral 3": (
+        "Mistral3",
+        ODD | {"num_hidden_layers": 3, "model_type": "ministral3", "rope_parameters": GROWING},
+        PIXTRAL,
+    ),
+    "Mistral Small 3": (
+        "Mistral3",
+        ODD | {"num_hidden_layers": 3, "model_type": "mistral", "sliding_window": None},
+        PIXTRAL,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SEEING)
+def test_the_text_is_read_out_of_a_model_that_sees(case: str, tmp_path: Path) -> None:
+    kind, text, tower = SEEING[case]
+    model = sees(tmp_path, kind, text, tower | {"out_hidden_size": 60})
+    assert any(
+        name.startswith(("model.visual.", "vision_tower.")) for name in Checkpoint.open(tmp_path)
+    )
+    ids = np.random.default_rng(0).integers(97, size=TOKENS)
+    wanted = compute(model, ids)
+    for backend in ("reference", "cpu"):
+        with Engine.load(tmp_path, backend, "float32") as engine:
+            found = engine.logits(ids.tolist())
+            engine.backend.truncate(0, 0)
+            by_token = [engine.backend.logits(0, [token]) for token in ids.tolist()]
+        for logits in (found, np.concatenate(by_token)):
+            assert np.abs(logits - wanted).max() < 1e-4 * wanted.std()  # derived above
+    assert wanted.std() > 0.5
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("name", ["longrope", "su"])
+def test_longrope_is_chosen_by_the_context_that_a_model_is_loaded_for(
+    backend: str, name: str, tmp_path: Path
+) -> None:
+    model = write(tmp_path, "Phi3", **ODD | {"hidden_size": 72, "head_dim": 12, **LONG})
+    raw = json.loads((tmp_path / "config.json").read_text())
+    raw["rope_parameters"]["rope_type"] = name
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    ids = np.random.default_rng(0).integers(97, size=TOKENS)
+    found = {}
+    for context, count in ((64, TOKENS), (32, 30)):
+        wanted = compute(model, ids[:count])
+        with Engine.load(tmp_path, backend, "float32", context=context) as engine:
+            found[context] = engine.logits(ids[:count].tolist())
+            engine.backend.truncate(0, 0)
+            by_token = [engine.backend.logits(0, [token]) for token in ids[:count].tolist()]
+        for logits in (found[context], np.concatenate(by_token)):
+            assert np.abs(logits - wanted).max() < 1e-4 * wanted.std()  # derived above
+    assert np.abs(found[64][:30] - found[32]).max() > 0.1
+    config = read_config(tmp_path)
+    assert parse_config(render_config(config)) == config
+
+
+def test_experts_of_a_layer_in_one_tensor_are_the_same(tmp_path: Path) -> None:
+    """As Qwen3.5's mixtures are published; Transformers writes one for each."""
+    model = write(tmp_path / "each", "Qwen3_5Moe", **HYBRID_MOE)
+    shutil.copytree(tmp_path / "each", tmp_path / "merged")
+    save_file(model.state_dict(), tmp_path / "merged" / "model.safetensors", {"format": "pt"})
+    names = {name: set(Checkpoint.open(tmp_path / name)) for name in ("each", "merged")}
+    assert len(names["each"]) > len(names["merged"])
+    assert "model.layers.0.mlp.experts.gate_up_proj" in names["merged"]
+    logits = []
+    for name in names:
+        with Engine.load(tmp_path / name, "reference", "float32") as engine:
+            logits.append(engine.logits(range(TOKENS)))
+    np.testing.assert_array_equal(*logits)
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    wrong = {
+        "model.layers.1.mlp.experts.down_proj": merged["model.norm.weight"].clone()[None, None]
+    }
+    save_file(merged | wrong, tmp_path / "merged" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"1.mlp.experts.down_proj': expected shape \[7, 60"):
+        Engine.load(tmp_path / "merged", "reference")
+
+
+def test_experts_of_a_layer_in_one_tensor_are_quantised_one_by_one(tmp_path: Path) -> None:
+    sizes = EVEN | {"head_dim": 16, "shared_expert_intermediate_size": 32}
+    sizes |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_value_head_dim": 16}
+    model = write(tmp_path / "each", "Qwen3_5Moe", **HYBRID_MOE | sizes)
+    shutil.copytree(tmp_path / "each", tmp_path / "merged")
+    save_file(model.state_dict(), tmp_path / "merged" / "model.safetensors", {"format": "pt"})
+    for name in ("each", "merged"):
+        quantize_folder(tmp_path / name, tmp_path / f"{name}-int8", Quantization(8))
+    one, other = (Checkpoint.open(tmp_path / f"{name}-int8") for name in ("each", "merged"))
+    assert set(one) == set(other)
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+    with Engine.load(tmp_path / "each", "reference") as plain:
+        wanted = plain.logits(range(TOKENS))
+    with Engine.load(tmp_path / "merged-int8", "cpu") as engine:
+        found = engine.logits(range(TOKENS))
+    assert 0 < np.abs(found - wanted).mean() < 0.1 * wanted.std()
+
+
+def test_gemma3_is_read_out_of_a_model_that_sees(tmp_path: Path) -> None:
     torch.manual_seed(0)
     text = {"hidden_size": 96, "intermediate_size": 64, "num_attention_heads": 6, "head_dim": 16}
     text |= {"num_hidden_layers": 3, "num_key_value_heads": 2, "vocab_size": 97}
-    text |= {"sliding_window": 9, "initializer_range": 0.15, "max_position_embeddings": 64}
+    text |= {"sliding_window": 9, "sliding_window_pattern": 2, "initializer_range": 0.15}
     small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
-    vision = small | {"num_attention_heads": 1, "patch_size": 14}
-    if kind == "Gemma3":
-        config = transformers.Gemma3Config(
-            text_config=transformers.Gemma3TextConfig(**text, sliding_window_pattern=2),
-            vision_config=transformers.SiglipVisionConfig(**vision, image_size=28),
-            mm_tokens_per_image=1,
-        )
-    else:
-        config = transformers.Gemma4Config(
-            text_config=transformers.Gemma4TextConfig(
-                **GEMMA4 | text | {"global_head_dim": 32, "hidden_size_per_layer_input": 32},
-                vocab_size_per_layer_input=97,
-            ),
-            vision_config=transformers.Gemma4VisionConfig(**vision, head_dim=8),
-            audio_config=None,
-        )
-    return getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
-
-
-@pytest.mark.parametrize("kind", ["Gemma3", "Gemma4"])
-def test_text_is_read_out_of_a_model_that_sees(kind: str, tmp_path: Path) -> None:
-    model = seeing(kind)
+    vision = small | {"num_attention_heads": 1, "image_size": 28, "patch_size": 14}
+    config = transformers.Gemma3Config(
+        text_config=transformers.Gemma3TextConfig(**text, max_position_embeddings=64),
+        vision_config=transformers.SiglipVisionConfig(**vision),
+        mm_tokens_per_image=1,
+    )
+    model = transformers.Gemma3ForConditionalGeneration(config).eval()
     model.save_pretrained(tmp_path / "sees")
     ids = np.arange(TOKENS)
     wanted = compute(model, ids)

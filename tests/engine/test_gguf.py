@@ -15,7 +15,23 @@ from monolane.model import Blocks, GgufModel, PairScaling, Role, Weights
 from monolane.model._gguf_types import GGML_TYPES
 
 from .converted import metadata, tensors
-from .sizes import CONVS, DELTA, GEMMA4, GLM_MOE, LLAMA3, MIXTURE, MLA, YARN
+from .sizes import (
+    ALPHA,
+    CONVS,
+    DELTA,
+    GEMMA4,
+    GLM_MOE,
+    GROWING,
+    HYBRID,
+    HYBRID_MOE,
+    LLAMA3,
+    LONG,
+    LONGROPE,
+    MIXTURE,
+    MLA,
+    SECTIONS,
+    YARN,
+)
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -130,6 +146,34 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         CONVS | MIXTURE | {"vocab_size": VOCAB, "num_dense_layers": 1, "tie_word_embeddings": True},
     ),
     "Qwen3-Next": ("Qwen3Next", "qwen3next", DELTA | {"vocab_size": VOCAB}),
+    "Qwen3.5": ("Qwen3_5Text", "qwen35", HYBRID | SECTIONS | {"vocab_size": VOCAB}),
+    "Qwen3.5-MoE": ("Qwen3_5MoeText", "qwen35moe", HYBRID_MOE | {"vocab_size": VOCAB}),
+    "Qwen3-VL": ("Qwen3", "qwen3vl", {"head_dim": 12}),  # whose text is a Qwen3's
+    "GLM-4.7-Flash": ("Glm4MoeLite", "deepseek2", LATENT | {"n_group": 1, "topk_group": 1}),
+    "K-EXAONE": (
+        "ExaoneMoe",
+        "exaone-moe",
+        MIXTURE | {"sliding_window": 9, "sliding_window_pattern": 2, "num_shared_experts": 2},
+    ),
+    "Hunyuan": ("HunYuanDenseV1", "hunyuan-dense", {"head_dim": 12, "rope_parameters": ALPHA}),
+    "Hunyuan-MoE": (
+        "HunYuanMoEV1",
+        "hunyuan-moe",
+        {"head_dim": 12, "num_experts": 7, "moe_topk": 3},
+    ),
+    "Ministral 3": ("Ministral3", "mistral3", {"head_dim": 12, "rope_parameters": GROWING}),
+    "OLMo 3": (
+        "Olmo3",
+        "olmo2",
+        {"sliding_window": 9, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]}
+        | {"rope_parameters": {"full_attention": YARN, "sliding_attention": {"rope_theta": 100.0}}},
+    ),
+    "Gemma 2": (
+        "Gemma2",
+        "gemma2",
+        {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 9}
+        | {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 2.0},
+    ),
     "OLMo 2": ("Olmo2", "olmo2", {}),
     "Gemma 3": (
         "Gemma3Text",
@@ -176,7 +220,7 @@ def random_model(kind: str, **changes: Any) -> Any:
         "num_key_value_heads": 4,
         "vocab_size": VOCAB,
         "max_position_embeddings": 64,
-        "tie_word_embeddings": kind == "Gemma3Text",
+        "tie_word_embeddings": kind.startswith("Gemma"),
         "initializer_range": 0.15,
         "bos_token_id": 1,
         "eos_token_id": 2,
@@ -500,6 +544,24 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
         Engine.load(tmp_path / "x.bin", "reference")
     with pytest.raises(ModelNotFoundError, match="a folder or a .gguf file on this machine"):
         Engine.load(str(tmp_path / "none.gguf"), "reference")
+
+
+def test_longrope_s_divisors_are_tensors(write_gguf: Write, tmp_path: Path) -> None:
+    model = random_model("Phi3", hidden_size=96, head_dim=12, **LONG)
+    stored = tensors(model, "phi3")
+    for length in ("long", "short"):
+        stored[f"rope_factors_{length}.weight"] = np.array(LONGROPE[f"{length}_factor"], "f4")
+    said = metadata(model.config, "phi3")
+    said["phi3.rope.scaling.original_context_length"] = 32
+    said["phi3.rope.scaling.attn_factor"] = float(np.sqrt(1 + np.log(2) / np.log(32)))
+    path = write_gguf(tmp_path / "x.gguf", said, stored)
+    ids = np.random.default_rng(0).integers(VOCAB, size=TOKENS)
+    for context, count in ((64, TOKENS), (32, 30)):
+        with torch.no_grad():
+            wanted = model(torch.from_numpy(ids[:count])[None]).logits[0].numpy()
+        with Engine.load(path, "cpu", "float32", context=context) as engine:
+            found = engine.logits(ids[:count].tolist())
+        assert np.abs(found - wanted).max() < 1e-4 * wanted.std()  # derived above
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])

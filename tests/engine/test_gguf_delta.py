@@ -1,5 +1,5 @@
-"""GGUF files of Qwen3-Next: where rows of gated delta rules lie, in which blocks, and what such
-files may hold besides. That their logits are the model's is in test_gguf.py."""
+"""GGUF files of Qwen3-Next and Qwen3.5: where rows of gated delta rules lie, in which blocks, and
+what such files may hold besides. That their logits are the model's is in test_gguf.py."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ from monolane.model import Blocks, GgufModel, Role, Weights
 from monolane.model._gguf_types import GGML_TYPES
 
 from .converted import metadata, tensors
-from .sizes import DELTA
+from .sizes import DELTA, HYBRID
 from .test_gguf import TOKENS, VOCAB, blocks, quantized, random_model
 
 Write = Callable[..., Path]
@@ -116,6 +116,35 @@ def test_rows_by_key_heads_and_by_kinds_are_the_same(
             x.data if isinstance(x, Blocks) else x for x in (held, file[f"blk.1.{name}.weight"])
         ]
         assert np.shares_memory(*both)  # used where it lies
+
+
+def test_tiled_value_heads_are_used_where_they_lie(write_gguf: Write, tmp_path: Path) -> None:
+    """Two value heads share each block of ssm_out's columns, so that these could not be moved."""
+    sizes = {"hidden_size": 64, "linear_num_value_heads": 6, "linear_value_head_dim": 16}
+    model = random_model("Qwen3_5Text", **HYBRID | {"vocab_size": VOCAB} | sizes)
+    stored: dict[str, Any] = tensors(model, "qwen35")
+    plain = dict(stored)
+    names = {Role.DELTA_QKV: "attn_qkv", Role.DELTA_Z: "attn_gate", Role.DELTA_OUT: "ssm_out"}
+    for name, array in stored.items():
+        if any(part in name for part in (*names.values(), "ssm_alpha", "ssm_beta")):
+            stored[name] = quantized(array, "Q8_0")
+            kind = gguf.GGMLQuantizationType.Q8_0
+            plain[name] = gguf.quants.dequantize(stored[name][1], kind)
+    said = metadata(model.config, "qwen35")
+    path = write_gguf(tmp_path / "blocks.gguf", said, stored)
+    file = GgufModel(path)
+    assert file.config.delta is not None
+    assert file.config.delta.tiled
+    weights = Weights.of_gguf(file)
+    for role, name in names.items():
+        held, there = weights.quantized[role, 0], file[f"blk.0.{name}.weight"]
+        assert isinstance(held, Blocks)
+        assert isinstance(there, Blocks)
+        assert np.shares_memory(held.data, there.data)
+    wanted = logits_of(write_gguf(tmp_path / "plain.gguf", said, plain), "reference")
+    np.testing.assert_array_equal(logits_of(path, "reference"), wanted)
+    error = np.abs(logits_of(path) - wanted)
+    assert 0 < np.median(error) < 0.05 * wanted.std()  # activations are rounded
 
 
 def test_blocks_that_predict_further_ahead_are_left_alone(

@@ -17,8 +17,10 @@ SIZES: dict[str, Any] = {
 LANES = {"num_lanes": 2, "broadcast_delay": 1}  # which dense families do not look at
 KINDS = [kind for family in FAMILIES for kind in family.model_types]
 DENSE = [kind for kind in KINDS if not kind.startswith("laneformer")]
+NESTED = ["gemma3", "gemma4", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "mistral3"]  # with a tower
+HYBRIDS = [kind for kind in DENSE if kind.startswith(("qwen3_next", "qwen3_5"))]
 PAIRED = ["ernie4_5", "glm4"]  # rotary pairs are neighbours
-LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2"]
+LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"]
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 4.0,
@@ -33,12 +35,12 @@ def spelled(kind: str, **fields: Any) -> dict[str, Any]:
     """Return a config.json of a family: ``SIZES`` and ``fields``, where the family has them."""
     if kind.startswith("gemma4"):  # whose default is embeddings of each layer
         fields = {"hidden_size_per_layer_input": 0} | fields
-    if kind in ("gemma3", "gemma4"):
+    if kind in (*HYBRIDS, "glm4", "glm4_moe"):  # whose default is a part of a head
+        fields = {"partial_rotary_factor": 1.0} | fields
+    if kind in NESTED:
         return {"model_type": kind, "text_config": SIZES | fields}
     if kind == "deepseek_v2":  # which has no default for it
         fields = {"num_experts_per_tok": 6} | fields
-    if kind in ("qwen3_next", "glm4", "glm4_moe"):  # whose default is a part of a head
-        fields = {"partial_rotary_factor": 1.0} | fields
     return SIZES | {"model_type": kind} | (LANES if kind.startswith("laneformer") else {}) | fields
 
 

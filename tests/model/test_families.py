@@ -21,6 +21,7 @@ from .spelled_families import (
     DENSE,
     KINDS,
     LATENT,
+    NESTED,
     PAIRED,
     SIZES,
     round_trip,
@@ -53,7 +54,7 @@ def test_what_a_family_reads_it_writes(kind: str, tied: bool) -> None:
 def test_dense_families_are_one_lane_that_reduces_at_once(kind: str) -> None:
     config = parse_config(spelled(kind, head_dim=12))
     latent = kind in LATENT
-    head_dim = 128 + 64 if latent else 12
+    head_dim = 12 if not latent else 192 + 64 if kind == "glm4_moe_lite" else 128 + 64
     assert (config.num_lanes, config.head, config.head_dim) == (1, Head.VOCAB_PARALLEL, head_dim)
     assert {x.attention_reduce for x in config.layers} == {NOW}
     assert config.rotary.style == ("interleaved" if latent or kind in PAIRED else "half")
@@ -61,7 +62,7 @@ def test_dense_families_are_one_lane_that_reduces_at_once(kind: str) -> None:
     assert config.qkv_bias is (kind in ("qwen2", "qwen2_moe", "gpt_oss", "seed_oss", "glm4"))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in DENSE if kind not in ("gemma3", "kimi_k2")])
+@pytest.mark.parametrize("kind", [kind for kind in DENSE if kind not in (*NESTED, "kimi_k2")])
 def test_norms_and_rotary_that_are_not_there_are_what_transformers_takes(kind: str) -> None:
     mapping = pytest.importorskip("transformers").models.auto.configuration_auto.CONFIG_MAPPING
     ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
@@ -110,14 +111,32 @@ def test_qwen1_5_moe_is_read_as_it_is_published() -> None:
 EPSILONS = {  # of norms, where it is not 1e-6
     **dict.fromkeys(("olmo2", "gpt_oss", "mixtral", "lfm2", "lfm2_moe"), 1e-5),
     **dict.fromkeys(("ernie4_5", "exaone4", "olmo3", "phi3", "glm4_moe"), 1e-5),
+    **dict.fromkeys(("glm4_moe_lite", "exaone_moe", "ministral3", "mistral3"), 1e-5),
+    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), 1e-5),
     "glm4": 1.5625e-7,
 }
+HYBRID = ("norm_offset", "qk_norm", "attention_gate", "delta")
 FEATURES = {
     "llama": (),
     "mixtral": ("experts",),
     "qwen2_moe": ("qkv_bias", "experts"),
     "qwen3_moe": ("qk_norm", "experts"),
     "qwen3_next": ("norm_offset", "qk_norm", "attention_gate", "delta", "experts"),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_text"), HYBRID),
+    **dict.fromkeys(("qwen3_5_moe", "qwen3_5_moe_text"), (*HYBRID, "experts")),
+    "qwen3_vl": ("qk_norm",),
+    "exaone_moe": ("qk_norm", "experts", "layers.rotary"),
+    "hunyuan_v1_dense": ("qk_norm", "norm_turned"),
+    "hunyuan_v1_moe": ("qk_norm", "norm_turned", "experts"),
+    **dict.fromkeys(("ministral3", "mistral3"), ("attention_temperature",)),
+    "gemma2": (
+        "norm_offset",
+        "norm_after",
+        "score_cap",
+        "activation",
+        "embedding_scale",
+        "logit_cap",
+    ),
     "lfm2": ("qk_norm",),  # whose layers attend, all of them, where none is said not to
     "lfm2_moe": ("qk_norm", "experts"),
     "granite": ("query_scale",),
@@ -295,6 +314,13 @@ def test_lfm2_s_layers() -> None:
 )
 def test_the_width_of_lfm2_s_mlps(fields: dict[str, Any], width: int) -> None:
     assert parse_config(SIZES | {"model_type": "lfm2"} | fields).intermediate_size == width
+
+
+def test_positions_of_images_are_not_of_text() -> None:
+    sections = {"rope_type": "default", "mrope_section": [11, 11, 10], "mrope_interleaved": True}
+    for kind in ("qwen3_5", "qwen3_vl", "qwen3_5_moe_text"):
+        plain = parse_config(spelled(kind))
+        assert parse_config(spelled(kind, rope_parameters=sections)) == plain
 
 
 @pytest.mark.parametrize("width", [256, 168, 24.5, 12])

@@ -26,7 +26,7 @@ from .spelled_families import (
 
 
 @pytest.mark.parametrize(
-    "kind", [x for x in DENSE if x not in LATENT and x not in ("gemma3", "gemma3_text", "olmo3")]
+    "kind", [x for x in DENSE if x not in (*LATENT, "gemma3", "gemma3_text", "olmo3")]
 )
 @pytest.mark.parametrize("newer", [False, True])
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def parse(raw: dict[str, Any], divisors: tuple[float, ...] | None = None) -> Mod
 def test_names_and_keys_are_those_of_the_package() -> None:
     spellings = [family.gguf for family in FAMILIES if family.gguf is not None]
     architectures = [
-        (spelling.architecture, spelling.experts, gating)
+        (spelling.architecture, spelling.experts, spelling.windowed, gating)
         for spelling in spellings
         for gating in spelling.gating or (None,)
     ]
@@ -431,10 +431,10 @@ def test_stretches_of_the_rotary() -> None:
         (metadata(expert_count=8, expert_used_count=9), "experts: expected 1 to 8 chosen"),
         (metadata(expert_gating_func=2), "llama.expert_gating_func: this field of the metadata is"),
         (
-            metadata("olmo2", attention__sliding_window=9),
-            "olmo2.attention.sliding_window: this field of the metadata is not known",
+            metadata("smollm3", attention__sliding_window=9),
+            "smollm3.attention.sliding_window: this field of the metadata is not known",
         ),
-        (metadata(rope__scaling__type="longrope"), "scaling: llama.rope.scaling.type: expected"),
+        (metadata(rope__scaling__type="dynamic"), "scaling: llama.rope.scaling.type: expected"),
         (
             metadata(rope__scaling__type="linear"),
             "llama.rope.scaling: llama.rope.scaling.factor: expected a number above zero",

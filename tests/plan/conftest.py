@@ -24,6 +24,7 @@ from monolane.model import (
     Reduce,
     Role,
     Rotary,
+    Temperature,
     Weights,
     YarnScaling,
     lane_shape,
@@ -176,6 +177,9 @@ CONFIGS = {
         num_lanes=2,
         num_kv_heads=2,
         qk_norm=QkNorm.HEAD,
+        norm_turned=True,
+        score_cap=1.5,
+        attention_temperature=Temperature(0.5, 4),
         local_rotary=Rotary(theta=7.0, part=0.5),
         layers=(
             LayerConfig(NOW, NOW, 5, "local", num_kv_heads=4, head_dim=12, intermediate_size=28),
@@ -185,7 +189,7 @@ CONFIGS = {
     ),
     "single_modules": _config(
         num_lanes=1,
-        delta=Delta(key_heads=3, value_heads=6, key=5, value=7, kernel=4),
+        delta=Delta(key_heads=3, value_heads=6, key=5, value=7, kernel=4, tiled=True),
         experts=Experts(5, 3, 14, normalised=True),
         layers=(
             LayerConfig(NOW, NOW, modules=("mlp",)),

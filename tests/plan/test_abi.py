@@ -139,7 +139,8 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
     )
     assert attention["post_norm"] == mlp["post_norm"] == -1
     scale = np.float32(96**-0.5)
-    assert attention["attention"].tolist() == (32, 16, 96, 8, -1, 2048, 0, 0, 0, 0, 0, 12, scale)
+    sizes = (32, 16, 96, 8, -1, 2048, 0, 0, 0, 0, 0, 0, 12)
+    assert attention["attention"].tolist() == (*sizes, scale, 0, 0, 1)
     assert attention["scratch"] == 12 * 2 * (96 + 2)  # whole cache lines
     assert mlp["mlp"].tolist() == (12288, 0)
     assert mlp["attention"]["heads"] == 0

@@ -63,6 +63,46 @@ PUBLISHED: dict[str, pre_tokenizers.PreTokenizer] = {
             RAW_BYTES,
         ]
     ),
+    "glm4": pre_tokenizers.Sequence(
+        [
+            split(
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+                r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+            ),
+            RAW_BYTES,
+        ]
+    ),
+    "seed-coder": pre_tokenizers.Sequence(
+        [
+            split(
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}"
+                r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+            ),
+            RAW_BYTES,
+        ]
+    ),
+    "exaone-moe": pre_tokenizers.Sequence(
+        [
+            split(
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+                r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}"
+                r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+            ),
+            RAW_BYTES,
+        ]
+    ),
+    "minimax-m2": pre_tokenizers.Sequence(
+        [
+            split(
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*"
+                r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+                r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+"
+                r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+                r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+            ),
+            RAW_BYTES,
+        ]
+    ),
     "kimi-k2": pre_tokenizers.Sequence(  # whose file is tokenization_kimi.py
         [
             split(

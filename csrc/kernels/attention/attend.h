@@ -162,7 +162,7 @@ static void score_queries(const Tile<H>& tile, const char* keys, int64_t stride,
 
 template <class Rows, int H, template <int> class Tile>
 static void attend_tile(const Tile<H>& tile, const char* keys, const char* values, int64_t stride,
-                        int64_t head_dim, float scale, const char* next, float* scores,
+                        int64_t head_dim, const ScoreRule& rule, const char* next, float* scores,
                         float* partial) {
   const int64_t row = Rows::bytes(stride), out_stride = head_dim + 2;
   const int64_t fewest = tile.fewest(), most = tile.most();
@@ -174,7 +174,7 @@ static void attend_tile(const Tile<H>& tile, const char* keys, const char* value
   for (int i = 0; i < H; ++i) {
     float* own = scores + i * most;
     const int64_t count = tile.count(i);
-    for (int64_t j = 0; j < count; ++j) own[j] *= scale;
+    rule.apply(own, count);
     float* peak = partial + i * out_stride + head_dim;
     peak[0] = peak_of(own, count);
     peak[1] = exponentials(own, count, peak[0]);
@@ -207,11 +207,11 @@ using CodedRows = BlockRows<kFormat>;
 // The heads of one token, up to 4 together.
 template <class Rows>
 static void attend_token(const float* q, int64_t heads, int64_t count, const char* keys,
-                         const char* values, int64_t stride, int64_t head_dim, float scale,
-                         const char* next, float* scores, float* partial) {
+                         const char* values, int64_t stride, int64_t head_dim,
+                         const ScoreRule& rule, const char* next, float* scores, float* partial) {
   constexpr int kMany = kRegisters == 32 ? 4 : 2;
   const auto run = [&]<int H>() {
-    attend_tile<Rows>(TokenTile<H>{q, head_dim, count}, keys, values, stride, head_dim, scale,
+    attend_tile<Rows>(TokenTile<H>{q, head_dim, count}, keys, values, stride, head_dim, rule,
                       heads == H ? next : nullptr, scores, partial);
     q += H * head_dim;
     partial += H * (head_dim + 2);
@@ -228,7 +228,7 @@ static void attend_token(const float* q, int64_t heads, int64_t count, const cha
 // The heads of all tokens, up to 6 together.
 template <class Rows>
 static void attend_prompt(const Queries& queries, const char* keys, const char* values,
-                          int64_t stride, int64_t head_dim, float scale, const char* next,
+                          int64_t stride, int64_t head_dim, const ScoreRule& rule, const char* next,
                           float* scores, float* partial) {
   constexpr int kMany = kRegisters == 32 ? 6 : 2;
   static_assert(kMany <= kAttendQueries);
@@ -243,7 +243,7 @@ static void attend_prompt(const Queries& queries, const char* keys, const char* 
         ++token;
       }
     }
-    attend_tile<Rows>(tile, keys, values, stride, head_dim, scale, left == H ? next : nullptr,
+    attend_tile<Rows>(tile, keys, values, stride, head_dim, rule, left == H ? next : nullptr,
                       scores, partial);
     partial += H * (head_dim + 2);
     left -= H;
@@ -259,18 +259,18 @@ static void attend_prompt(const Queries& queries, const char* keys, const char* 
 
 template <class Rows>
 static void attend_as(const Queries& queries, const char* keys, const char* values, int64_t stride,
-                      int64_t head_dim, float scale, const char* next, float* scores,
+                      int64_t head_dim, const ScoreRule& rule, const char* next, float* scores,
                       float* partial) {
   if constexpr (!Rows::kInWords) {
     if (queries.tokens > 1) {
-      return attend_prompt<Rows>(queries, keys, values, stride, head_dim, scale, next, scores,
+      return attend_prompt<Rows>(queries, keys, values, stride, head_dim, rule, next, scores,
                                  partial);
     }
   }
   const int64_t last = queries.tokens - 1;
   for (int64_t t = 0; t <= last; ++t) {
     attend_token<Rows>(queries.q + t * queries.stride, queries.heads, queries.counts[t], keys,
-                       values, stride, head_dim, scale, t == last ? next : nullptr, scores,
+                       values, stride, head_dim, rule, t == last ? next : nullptr, scores,
                        partial + t * queries.heads * (head_dim + 2));
   }
 }
@@ -278,9 +278,10 @@ static void attend_as(const Queries& queries, const char* keys, const char* valu
 static void attend(const Queries& queries, const void* keys, const void* values, Format kv,
                    int64_t stride, int64_t head_dim, float scale, const void* next, float* scores,
                    float* partial) {
+  const ScoreRule rule{scale, queries.cap};
   const auto run = [&]<class Rows>() {
     attend_as<Rows>(queries, static_cast<const char*>(keys), static_cast<const char*>(values),
-                    stride, head_dim, scale, static_cast<const char*>(next), scores, partial);
+                    stride, head_dim, rule, static_cast<const char*>(next), scores, partial);
   };
   switch (kv) {
     case Format::kF32:

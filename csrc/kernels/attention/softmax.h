@@ -2,11 +2,28 @@
 // sum of all. Known before any value is looked at, so nothing is ever rescaled within a call.
 #pragma once
 
+#include <math.h>
+
 #include <cstdint>
 
 #include "kernels/isa/vector.h"
 
 namespace monolane::MONOLANE_ISA {
+
+// What becomes of the product of a query and a key before the softmax.
+struct ScoreRule {
+  float scale;
+  float cap;  // c: scores, scaled, become c tanh(score / c); 0: they stay
+
+  void apply(float* scores, int64_t count) const {
+    for (int64_t j = 0; j < count; ++j) scores[j] *= scale;
+    cap_scores(scores, count);
+  }
+  void cap_scores(float* scores, int64_t count) const {
+    if (cap == 0.0f) return;
+    for (int64_t j = 0; j < count; ++j) scores[j] = cap * tanhf(scores[j] / cap);
+  }
+};
 
 static inline float peak_of(const float* scores, int64_t count) {
   Floats peak = splat(-__builtin_inff());

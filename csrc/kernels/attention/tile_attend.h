@@ -372,13 +372,13 @@ class TileBlend {
 };
 
 static void attend_tile(const TileQueries& tile, const char* keys, const char* values,
-                        int64_t row_bytes, int64_t head_dim, float scale, float* scores,
+                        int64_t row_bytes, int64_t head_dim, const ScoreRule& rule, float* scores,
                         float* partial) {
   const int64_t most = tile.most(), out_stride = head_dim + 2;
   const int64_t stride = scores_of(most);
   static_assert(scores_of(1) == kStepKeys);
   const auto score = [&]<int C>() {
-    TileScores<C>(tile, {keys, row_bytes, most, head_dim}, scale, scores, stride).make();
+    TileScores<C>(tile, {keys, row_bytes, most, head_dim}, rule.scale, scores, stride).make();
   };
   if (tile.count <= 2) {
     score.template operator()<4>();
@@ -389,6 +389,7 @@ static void attend_tile(const TileQueries& tile, const char* keys, const char* v
   }
   for (int i = 0; i < tile.count; ++i) {
     float *own = scores + i * stride, *peak = partial + i * out_stride + head_dim;
+    rule.cap_scores(own, tile.seen[i]);
     peak[0] = peak_of(own, tile.seen[i]);
     peak[1] = exponentials(own, tile.seen[i], peak[0]);
     split_in_place(own, tile.seen[i], stride);
@@ -400,9 +401,10 @@ static void attend_pairs(const Queries& queries, const void* keys, const void* v
                          int64_t stride, int64_t head_dim, float scale, float* scores,
                          float* partial) {
   TileQueries tile;
+  const ScoreRule rule{scale, queries.cap};
   const auto run = [&] {
     attend_tile(tile, static_cast<const char*>(keys), static_cast<const char*>(values), 2 * stride,
-                head_dim, scale, scores, partial);
+                head_dim, rule, scores, partial);
     partial += tile.count * (head_dim + 2);
     tile.count = 0;
   };

@@ -67,7 +67,7 @@ def clamped_swiglu(isa: str, gate: Annotated[NDArray[numpy.float32], dict(shape=
     GPT-OSS's SwiGLU: g * sigmoid(1.702 g) * (u + 1), g at most 7 and u from -7 to 7.
     """
 
-def attend(isa: str, q: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], format: str, keys: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], scale: float, counts: Sequence[int] = []) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]:
+def attend(isa: str, q: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], format: str, keys: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], scale: float, counts: Sequence[int] = [], cap: float = 0.0) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]:
     """
     Heads q [H, h] over keys and values, uint8 [J, bytes]: for each the unnormalised sum, the peak score and the total weight, [H, h + 2]. `counts`: q is of as many tokens, one after the other, each of which sees so many of the first keys; without, of one that sees all.
     """

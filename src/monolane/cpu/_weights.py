@@ -90,9 +90,8 @@ def _taps(config: ModelConfig, conv: Array) -> Array:
     """
     delta = config.delta
     assert delta is not None
-    queries = delta.key_heads * delta.key
-    kinds = np.split(conv[0, :, 0].T, (queries, 2 * queries), axis=-1)
-    by_head = [kind.reshape(delta.kernel, delta.key_heads, -1) for kind in kinds]
+    heads = range(delta.key_heads)
+    by_head = [conv[0, part, 0].T for head in heads for part in delta.channels_of(head)]
     return np.concatenate(by_head, axis=-1)
 
 

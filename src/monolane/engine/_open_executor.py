@@ -27,6 +27,7 @@ def open_executor(
     ``tokenizer``: the model's, read if a draft model is to be held against it and None is given.
     """
     context = find_context(asked.context, files.config)
+    weights = replace(weights, config=weights.config.for_context(context))
     memory = asked.expert_memory
     if memory is not None:
         memory = expert_budget(memory, weights)

@@ -40,6 +40,7 @@ from monolane.model._reduce import NEVER, NOW, Reduce
 from monolane.model._rotary import (
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     PairScaling,
     Rotary,
     RotaryScaling,
@@ -73,6 +74,7 @@ from monolane.ops import (
     Operation,
     QkNorm,
     Role,
+    Temperature,
 )
 
 __all__ = [
@@ -103,6 +105,7 @@ __all__ = [
     "LayerRotary",
     "LinearScaling",
     "Llama3Scaling",
+    "LongRopeScaling",
     "MappedFile",
     "Matrix",
     "MatrixError",
@@ -123,6 +126,7 @@ __all__ = [
     "Rotary",
     "RotaryScaling",
     "SafetensorsFile",
+    "Temperature",
     "TensorSpec",
     "WeightDtype",
     "WeightFormat",

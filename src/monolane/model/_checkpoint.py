@@ -3,6 +3,9 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,15 @@ INDEX = "model.safetensors.index.json"
 _GPTQ = re.compile(r"gptq_model-\d+bit-(-?\d+)g\.safetensors(\.index\.json)?")
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A tensor that is some rows of one of the matrices [E, R, K] that a file has in one tensor."""
+
+    stored: str  # the name of that
+    expert: int
+    rows: slice
+
+
 class Checkpoint(Mapping[str, Array]):
     """Every tensor of a folder by name, as read-only views of the mapped files.
 
@@ -37,6 +49,7 @@ class Checkpoint(Mapping[str, Array]):
     def __init__(self, folder: Path, files: Mapping[str, SafetensorsFile]) -> None:
         self.folder = folder
         self._files = dict(files)  # tensor name -> the file that holds it
+        self._cuts: Mapping[str, Cut] = {}
         self._scales: dict[str, Array] = {}  # of the matrices that are widened
         dtypes = {file.entries[name].dtype for name, file in files.items()}
         self._float8 = find_float8(folder, dtypes)
@@ -72,12 +85,20 @@ class Checkpoint(Mapping[str, Array]):
         )
         raise CheckpointError(f"{folder}: expected {SINGLE}, or shards with {INDEX}{advice}")
 
+    def with_cuts(self, cuts: Mapping[str, Cut]) -> "Checkpoint":
+        """Return the same tensors, but for some, in whose place are others that are in them."""
+        found = Checkpoint(self.folder, self._files)
+        found._scales, found._cuts = self._scales, cuts
+        return found
+
     @property
     def files(self) -> tuple[MappedFile, ...]:
         """The files that the tensors lie in."""
         return tuple({file.path: file.file for file in self._files.values()}.values())
 
     def __getitem__(self, name: str) -> Array:
+        if (cut := self._cuts.get(name)) is not None:
+            return self[cut.stored][cut.expert, cut.rows]
         stored = self._files[name][name]
         if self._float8 is None or name not in self._scales:
             return stored
@@ -85,28 +106,38 @@ class Checkpoint(Mapping[str, Array]):
         return self._float8.widen(at, stored, self._scales[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
+        whole = {cut.stored for cut in self._cuts.values()}
+        return chain((name for name in self._files if name not in whole), self._cuts)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return sum(1 for _ in self)
 
     def shape_of(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor, without a look at its numbers."""
+        if (cut := self._cuts.get(name)) is not None:
+            _, rows, columns = self.shape_of(cut.stored)
+            return len(range(*cut.rows.indices(rows))), columns
         return self._files[name].entries[name].shape
 
     def dtype_of(self, name: str) -> np.dtype[Any]:
         """Return the dtype in which a tensor is read."""
+        if (cut := self._cuts.get(name)) is not None:
+            return self.dtype_of(cut.stored)
         if self._float8 is not None and name in self._scales:
             return np.dtype(self._float8.dtype)
         return self._files[name].entries[name].dtype
 
     def bytes_of(self, name: str) -> int:
         """Return the bytes of a tensor in the files."""
+        if name in self._cuts:
+            return prod(self.shape_of(name)) * self.dtype_of(name).itemsize
         scales, entry = self._scales.get(name), self._files[name].entries[name]
         return entry.end - entry.begin + (0 if scales is None else scales.nbytes)
 
     def file_of(self, name: str) -> Path:
         """Return the path of the file that holds a tensor."""
+        if (cut := self._cuts.get(name)) is not None:
+            return self.file_of(cut.stored)
         return self._files[name].path
 
 

@@ -12,28 +12,30 @@ from typing import Any, Literal, TypeVar
 
 from monolane.errors import BackendError, ConfigError
 from monolane.model._layer_config import LayerConfig, layer_features
+from monolane.model._matrix_columns import matrix_columns
 from monolane.model._module import Module
 from monolane.model._quant_config import Quantization
-from monolane.model._rotary import Rotary, YarnScaling
+from monolane.model._rotary import LongRopeScaling, Rotary, YarnScaling
 from monolane.ops import (
     MAX_SIZE,
     Activation,
     Attention,
     Delta,
     Experts,
-    Kind,
     Latent,
     LayerRotary,
     Mlp,
     Operation,
     QkNorm,
     Shapes,
+    Temperature,
     operations,
 )
 
 # Deeper than any published decoder; bounds what a hostile config.json can make us allocate.
 MAX_LAYERS = 1024
 
+_FLAGS = ("qkv_bias", "attention_gate")
 Found = TypeVar("Found", bound=Operation)
 WeightDtype = Literal["bfloat16", "float16", "float32"]
 WEIGHT_DTYPES: tuple[WeightDtype, ...] = ("bfloat16", "float16", "float32")
@@ -82,11 +84,14 @@ class ModelConfig:
     # Each query head has a score of its own in the softmax's denominator, which has no value.
     attention_sinks: bool = feature(False)
     qk_norm: QkNorm | None = feature(None)
+    norm_turned: bool = feature(False)  # heads are normed behind the rotary embedding, not before
+    attention_temperature: Temperature | None = feature(None)  # grows with a query's position
     # What each head gives is multiplied by sigmoids of a gate, which Q has rows for: of each head
     # those of the query, then as many of the gate.
     attention_gate: bool = feature(False)
     latent: Latent | None = feature(None)  # what keys and values are made of, in place of K and V
     delta: Delta | None = feature(None)  # of the layers that have it in place of attention
+    score_cap: float | None = feature(None)  # c: scores, scaled, become c tanh(score / c)
     query_scale: float | None = feature(None)  # of the scores; None: 1 / sqrt(head_dim)
     value_norm: bool = feature(False)  # each head's values are normed, without scales
     # Of the gate; "gelu_tanh": by GELU's tanh formula. "clamped_swiglu" is of gate and up both:
@@ -143,6 +148,13 @@ class ModelConfig:
             return self.max_positions
         stretched = min(scaling.factor * scaling.original_context, MAX_SIZE)
         return max(self.max_positions, int(stretched))
+
+    def for_context(self, context: int) -> "ModelConfig":
+        """Return the config of the model as it is loaded for sequences of so many tokens."""
+        scaling = self.rotary.scaling
+        if not isinstance(scaling, LongRopeScaling):
+            return self
+        return replace(self, rotary=replace(self.rotary, scaling=replace(scaling, context=context)))
 
     def rotary_dim(self, which: LayerRotary) -> int:
         """Return how many numbers of a head's query and key a rotary embedding turns.
@@ -206,6 +218,9 @@ class ModelConfig:
             keys_of=layer.keys_of,
             value_norm=self.value_norm,
             key_is_value=layer.key_is_value,
+            cap=self.score_cap,
+            norm_turned=self.norm_turned,
+            temperature=self.attention_temperature,
         )
         inner = layer.intermediate_size or self.intermediate_size
         activation, experts = self.activation, self.experts
@@ -318,8 +333,8 @@ class ModelConfig:
             )
         if not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps: expected a number between 0 and 1, got {self.norm_eps}")
-        scales = ("query_scale", "embedding_scale", "residual_scale", "logit_scale", "logit_cap")
-        for name in scales:
+        scales = ("query_scale", "embedding_scale", "residual_scale", "logit_scale")
+        for name in (*scales, "logit_cap", "score_cap"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"{name}: expected a number above 0, got {value}")
@@ -332,6 +347,10 @@ class ModelConfig:
             raise ConfigError(
                 "value_norm: expected false with a norm over all heads, or where attention is "
                 "latent: no family has both"
+            )
+        if self.norm_turned and self.qk_norm is not QkNorm.HEAD:
+            raise ConfigError(
+                f"norm_turned: expected false without a norm of each head, got {self.qk_norm}"
             )
         if not (self.norm_before or self.norm_after):
             raise ConfigError(
@@ -374,10 +393,10 @@ class ModelConfig:
                 f"latent: expected one lane, got {self.num_lanes}: a latent is not dealt out to "
                 "lanes yet"
             )
-        for name in ("qkv_bias", "qk_norm", "attention_gate"):
+        for name in ("qkv_bias", "qk_norm", "attention_gate", "attention_temperature", "score_cap"):
             if getattr(self, name):
                 raise ConfigError(
-                    f"{name}: expected {None if name == 'qk_norm' else False} where attention is "
+                    f"{name}: expected {False if name in _FLAGS else None} where attention is "
                     f"latent, got {getattr(self, name)}"
                 )
 
@@ -509,21 +528,7 @@ class ModelConfig:
                 "float weights with 'monolane quantize'"
             )
         columns = [("hidden_size", self.hidden_size)]
-        for x in self.operations:
-            match x:
-                case Attention(latent=latent):
-                    columns.append(("num_heads * head_dim / lanes", x.out_columns // lanes))
-                    names = () if latent is None else ("rank", "plain", "query_rank")
-                    columns += [(f"latent.{y}", getattr(latent, y) or 0) for y in names]
-                case Delta():
-                    columns.append(("delta.value_heads * delta.value", x.columns))
-                case Experts():
-                    columns += [("experts.inner", x.inner), ("experts.shared", x.shared)]
-                case Mlp():
-                    columns.append(("intermediate_size / lanes", x.inner // lanes))
-                case _:
-                    shapes = x.tensors(self.hidden_size, lanes).items()
-                    columns += [(y, shape[-1]) for y, shape in shapes if y.kind is Kind.MATRIX]
+        columns += [y for x in self.operations for y in matrix_columns(x, self.hidden_size, lanes)]
         for name, value in columns:
             if value % group:
                 raise ConfigError(

@@ -31,4 +31,7 @@ COMMON_FEATURES = (
     "delta",
     "attention_gate",
     "rotary.part",
+    "norm_turned",
+    "attention_temperature",
+    "score_cap",
 )

@@ -15,7 +15,7 @@ from monolane.model._config import ModelConfig
 from monolane.model._gguf import MAGIC, GgufFile
 from monolane.model._quant_matrix import Blocks
 from monolane.model._safetensors import Array
-from monolane.model.families._gguf import GGUF_NAMES, ROPE_DIVISORS
+from monolane.model.families._gguf import GGUF_NAMES, LONG_ROPE, ROPE_DIVISORS
 from monolane.ops import Role
 
 SUFFIX = ".gguf"
@@ -92,6 +92,9 @@ class GgufModel(Mapping[str, "Array | Blocks"]):
         }
         if (rows := self.embedding_rows) is not None:
             given["vocab_size"] = rows
+        for name, place in LONG_ROPE.items():
+            if (divisors := self._divisors(name)) is not None:
+                given[place] = list(divisors)
         return given
 
     @property
@@ -111,10 +114,10 @@ class GgufModel(Mapping[str, "Array | Blocks"]):
                     sizes[name] = sizes.get(name, 0) + tensor.end - tensor.begin
         return max(sizes, key=sizes.__getitem__, default=_DEFAULT_DTYPE)
 
-    def _divisors(self) -> tuple[float, ...] | None:
-        if ROPE_DIVISORS not in self:
+    def _divisors(self, name: str = ROPE_DIVISORS) -> tuple[float, ...] | None:
+        if name not in self:
             return None
-        divisors = self[ROPE_DIVISORS]
+        divisors = self[name]
         plain = not isinstance(divisors, Blocks) and divisors.dtype == np.float32
         if (
             isinstance(divisors, Blocks)
@@ -122,9 +125,7 @@ class GgufModel(Mapping[str, "Array | Blocks"]):
             or divisors.ndim != 1
             or divisors.size > _PAIRS
         ):
-            raise CheckpointError(
-                f"{self.file_of(ROPE_DIVISORS)}: tensor {ROPE_DIVISORS!r}: expected a list of F32"
-            )
+            raise CheckpointError(f"{self.file_of(name)}: tensor {name!r}: expected a list of F32")
         return tuple(divisors.tolist())
 
 

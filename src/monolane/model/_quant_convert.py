@@ -17,6 +17,7 @@ from monolane.errors import CheckpointError, ConfigError
 from monolane.model._atomic_folder import check_replaceable, folder_aside
 from monolane.model._checkpoint import Checkpoint, write_checkpoint
 from monolane.model._config import ModelConfig
+from monolane.model._merged_experts import separate_experts
 from monolane.model._quant_config import Quantization
 from monolane.model._quant_foreign_config import BLOCK_FORMATS
 from monolane.model._quant_foreign_unpack import PackedMatrix
@@ -118,7 +119,7 @@ def _quantize(
         config = replace(before, quantization=quantization)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
-    checkpoint = Checkpoint.open(source)
+    checkpoint = separate_experts(before, Checkpoint.open(source))
     check_arrays(before, checkpoint)
     check_replaceable(source, destination, overwrite)
     report = QuantizeReport(destination, quantization.dtype)
@@ -159,7 +160,7 @@ def _repack(
             f"{source}: dtype auto: expected integer codes, which monolane's own folders can hold, "
             f"got {before.stored_dtype.upper()}; run this folder as it is, or a .gguf file of it"
         )
-    checkpoint = Checkpoint.open(source)
+    checkpoint = separate_experts(before, Checkpoint.open(source))
     packed = find_packed(before, checkpoint)
     view_arrays(before, packed, checkpoint)
     matrices = [x.name for x in tensor_specs(before) if x.role.kind is Kind.MATRIX]

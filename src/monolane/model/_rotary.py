@@ -148,13 +148,42 @@ class PairScaling(RotaryScaling):
 
     def stretch(self, frequency: Frequencies, theta: float) -> Frequencies:
         """Divide each pair's frequency; ConfigError if there is not one divisor for each."""
-        if len(self.divisors) != len(frequency):
-            raise ConfigError(
-                f"rotary scaling: expected {len(frequency)} divisors, one for each pair of a head, "
-                f"got {len(self.divisors)}"
-            )
-        found: Frequencies = frequency / np.array(self.divisors)
-        return found
+        return _divided(frequency, self.divisors)
+
+
+@dataclass(frozen=True, slots=True)
+class LongRopeScaling(RotaryScaling):
+    """LongRoPE (arXiv:2402.13753): divisors of pairs, others for long sequences than for short.
+
+    Which of them is one choice for a model as it is loaded, by the ``context`` it is loaded for:
+    so bits depend on neither the prompt's length nor how it is fed. Transformers chooses in each
+    forward, by the tokens so far, and leaves keys that are cached as they are.
+    """
+
+    short: tuple[float, ...]  # [head_dim / 2]
+    long: tuple[float, ...]  # of contexts beyond the original one
+    original_context: int
+    amplitude: float
+    context: int | None = None  # None: beyond the original one
+
+    def __post_init__(self) -> None:
+        if not all(0 < x < math.inf for x in (*self.short, *self.long)):
+            raise ConfigError("rotary scaling: expected divisors of pairs that are above zero")
+
+    def stretch(self, frequency: Frequencies, theta: float) -> Frequencies:
+        """Divide each pair's frequency; ConfigError if there is not one divisor for each."""
+        fits = self.context is not None and self.context <= self.original_context
+        return _divided(frequency, self.short if fits else self.long)
+
+
+def _divided(frequency: Frequencies, divisors: tuple[float, ...]) -> Frequencies:
+    if len(divisors) != len(frequency):
+        raise ConfigError(
+            f"rotary scaling: expected {len(frequency)} divisors, one for each pair of a head, "
+            f"got {len(divisors)}"
+        )
+    found: Frequencies = frequency / np.array(divisors)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +205,10 @@ class Rotary:
 
     @property
     def amplitude(self) -> float:
-        """Factor of cosine and sine, and so of queries and keys; 1 but for YaRN."""
-        return self.scaling.amplitude if isinstance(self.scaling, YarnScaling) else 1.0
+        """Factor of cosine and sine, and so of queries and keys; 1 but for YaRN and LongRoPE."""
+        if isinstance(self.scaling, YarnScaling | LongRopeScaling):
+            return self.scaling.amplitude
+        return 1.0
 
     def turned(self, head_dim: int) -> int:
         """Return how many of a head's numbers are turned."""

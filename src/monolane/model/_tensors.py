@@ -9,7 +9,16 @@ from math import prod
 from monolane.errors import ConfigError
 from monolane.model._config import Head, ModelConfig
 from monolane.model._quant_config import Quantization
-from monolane.ops import EXPERT_ROLES, JOINED, Kind, Operation, Role, Shapes
+from monolane.ops import (
+    EXPERT_ROLES,
+    FILE_ROLES,
+    JOINED,
+    PARTED,
+    Kind,
+    Operation,
+    Role,
+    Shapes,
+)
 
 # Of a layer's modules, in their order: scales of the norms of what each reads, and of what the
 # stream gains from it.
@@ -52,7 +61,7 @@ def lane_shape(
 
 def layer_roles(config: ModelConfig, layer: int = 0) -> tuple[Role, ...]:
     """Return the roles that a layer fills, in the order in which a pass reads them."""
-    return tuple(x for x in _layer_shapes(config, layer) if x not in JOINED)
+    return tuple(x for x in _layer_shapes(config, layer) if x not in FILE_ROLES)
 
 
 def outer_roles(config: ModelConfig) -> tuple[Role, ...]:
@@ -74,7 +83,7 @@ def _outer_shapes(config: ModelConfig) -> Shapes:
 def _layer_shapes(config: ModelConfig, layer: int) -> Shapes:
     """Return the shapes of a layer's tensors in the order in which a pass reads them.
 
-    With those that files have in the place of several, see JOINED.
+    With those that files have in the place of others, see FILE_ROLES.
     """
     d, lanes = config.hidden_size, config.num_lanes
     norm = (lanes if config.norm_scale_per_lane else 1, d)
@@ -126,10 +135,10 @@ def list_specs(
     ``{i}`` in a name stands for the layer, ``{e}`` for the expert; without it all experts of a
     layer are one tensor, [E, ...]. Two roles of a layer with one name are in one tensor, whose rows
     are theirs in turn, or in ``halves``; where ``names`` has one of ``JOINED``, that is in its
-    roles' place. Files have no axis for the lanes in the tensors of ``shared``, nor in the
-    embedding; they have the columns before the rows in those of ``columns_first``. ConfigError
-    where there are more than ``most``, before more of them are made than that: a few words of a
-    config ask for millions.
+    roles' place, and where it has parts of ``PARTED``, these are in the whole's. Files have no axis
+    for the lanes in the tensors of ``shared``, nor in the embedding; they have the columns before
+    the rows in those of ``columns_first``. ConfigError where there are more than ``most``, before
+    more of them are made than that: a few words of a config ask for millions.
     """
     specs: list[TensorSpec] = []
     places: list[tuple[Role, int | None]] = [(Role.EMBEDDING, None)]
@@ -176,6 +185,10 @@ def _file_roles(config: ModelConfig, layer: int, names: Mapping[Role, str]) -> l
     for joined, (first, *others) in JOINED.items():
         if joined in names:
             roles = [joined if role is first else role for role in roles if role not in others]
+    for whole, parts in PARTED.items():
+        if parts[0] in names and whole in roles:
+            at = roles.index(whole)
+            roles[at : at + 1] = parts
     return roles
 
 
@@ -201,8 +214,7 @@ def quantized_specs(config: ModelConfig, specs: tuple[TensorSpec, ...]) -> tuple
     if any(spec.also or spec.columns_first for spec in specs):
         raise ConfigError(
             f"quantization: expected a family whose experts have matrices of their own, got "
-            f"{config.family}, whose files hold them merged; take a folder or a .gguf file of this "
-            "model in MXFP4"
+            f"{config.family}, whose files hold them merged; take a .gguf file of this model"
         )
     floats = {f"{name}.weight" for name in config.quantization.ignore}
     found: list[TensorSpec] = []

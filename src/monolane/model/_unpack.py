@@ -15,7 +15,7 @@ import numpy as np
 
 from monolane.model._checkpoint import write_checkpoint
 from monolane.model._config import ModelConfig, WeightDtype
-from monolane.model._fused_tensors import join_rows
+from monolane.model._fused_tensors import join_rows, part_of_whole, untiled
 from monolane.model._gguf_model import GgufModel
 from monolane.model._quant_matrix import Blocks, Matrix
 from monolane.model._rounding import rounded
@@ -23,8 +23,9 @@ from monolane.model._safetensors import Array, PendingTensor
 from monolane.model._tensors import TensorSpec
 from monolane.model._weights import Weights
 from monolane.model.families import as_published, render_config, tensor_specs
-from monolane.ops import EXPERT_ROLES, JOINED, Kind, Role
+from monolane.ops import EXPERT_ROLES, JOINED, PARTED, Kind, Role
 
+_WHOLE = {part: whole for whole, parts in PARTED.items() for part in parts}
 _TURNED = (Role.Q, Role.K, Role.Q_BIAS, Role.K_BIAS)  # whose rows are those of rotary pairs
 
 
@@ -54,13 +55,22 @@ def _pending(
     weights: Weights, published: ModelConfig, spec: TensorSpec, dtype: WeightDtype | None
 ) -> PendingTensor:
     roles = [spec.role] if spec.also is None else [spec.role, spec.also]
-    found = [_find(weights, spec, role) for role in JOINED.get(spec.role, roles)]
+    wholes = [_WHOLE.get(role, role) for role in JOINED.get(spec.role, roles)]
+    found = [_find(weights, spec, role) for role in wholes]
     stored = np.result_type(*(_dtype(each[0]) for each in found))
     target = stored if dtype is None else np.dtype(dtype)
 
     def values() -> Array:
         plain = [[_plain(matrix) for matrix in each] for each in found]
-        if spec.role in JOINED:
+        if (delta := weights.config.delta) is not None and delta.tiled:
+            plain = [
+                [untiled(delta, role, matrix) for matrix in each]
+                for role, each in zip(wholes, plain, strict=True)
+            ]
+        if spec.role in _WHOLE:
+            ((whole,),) = plain
+            array = part_of_whole(published, spec.role, whole)
+        elif spec.role in JOINED:
             array = join_rows(published, spec.role, *(matrix for (matrix,) in plain))
         else:
             array = _joined(spec, plain)

@@ -17,8 +17,9 @@ from monolane.errors import CheckpointError, ConfigError
 from monolane.model._checkpoint import Checkpoint
 from monolane.model._config import ModelConfig
 from monolane.model._formats import STORED, find_format
-from monolane.model._fused_tensors import part_rows
+from monolane.model._fused_tensors import join_parts, part_rows
 from monolane.model._gguf_model import GgufModel, is_gguf
+from monolane.model._merged_experts import separate_experts
 from monolane.model._mlx import MlxMatrix
 from monolane.model._mxfp4 import Mxfp4Experts
 from monolane.model._quant_foreign_config import Packing
@@ -76,6 +77,7 @@ class Weights:
         CheckpointError names the tensor and the file if one is missing, surplus, of another shape
         or of a dtype that is no weight's.
         """
+        checkpoint = separate_experts(config, checkpoint)
         packed = find_packed(config, checkpoint)
         arrays = view_arrays(config, packed, checkpoint)
         found = _Found(config)
@@ -199,6 +201,8 @@ class _Found:
 
     def weights(self, source: Path) -> Weights:
         """Return them; CheckpointError if experts of one layer are stored in several ways."""
+        for found in self._layers:
+            join_parts(self._config, found)
         experts: dict[tuple[Role, int], tuple[Matrix, ...]] = {}
         for (role, layer), each in self._experts.items():
             kinds = sorted({_kind(matrix) for matrix in each.values()})

@@ -5,7 +5,7 @@ computes anything. ``monolane.model`` makes them of a config, and executors read
 """
 
 from monolane.ops._folders import modules, operations
-from monolane.ops._names import EXPERT_ROLES, JOINED, Buffer, Kind, Role, Shapes
+from monolane.ops._names import EXPERT_ROLES, FILE_ROLES, JOINED, PARTED, Buffer, Kind, Role, Shapes
 from monolane.ops._spec import (
     MAX_SIZE,
     MAX_WIDTH,
@@ -19,15 +19,18 @@ from monolane.ops._spec import (
 )
 from monolane.ops.attention.latent import Latent
 from monolane.ops.attention.spec import ROTARIES, Attention, LayerRotary, QkNorm
+from monolane.ops.attention.temperature import Temperature
 from monolane.ops.delta.spec import Delta
 from monolane.ops.experts.spec import Experts
 from monolane.ops.mlp.spec import Mlp
 
 __all__ = [
     "EXPERT_ROLES",
+    "FILE_ROLES",
     "JOINED",
     "MAX_SIZE",
     "MAX_WIDTH",
+    "PARTED",
     "ROTARIES",
     "SCRATCH_STEP",
     "Activation",
@@ -47,6 +50,7 @@ __all__ = [
     "Room",
     "Shapes",
     "State",
+    "Temperature",
     "modules",
     "operations",
 ]

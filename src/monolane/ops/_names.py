@@ -98,13 +98,15 @@ class Role(StrEnum):
     POST_THIRD_NORM = "post_third_norm", Kind.NORM  # as ATTENTION_NORM
     FOURTH_NORM = "fourth_norm", Kind.NORM  # as ATTENTION_NORM
     POST_FOURTH_NORM = "post_fourth_norm", Kind.NORM  # as ATTENTION_NORM
-    # In files alone, see JOINED.
+    # In files alone, see JOINED and PARTED.
     # [1, H*(n + v), R]: of each head the rows of K_UP, not turned, then of V_UP
     KV_UP = "kv_up", Kind.FLOATS
     # [1, channels + U*d_v, D]: of each key head q, k, its v, its z
     DELTA_IN = "delta_in", Kind.MATRIX
     QKV = "qkv", Kind.MATRIX  # [1, (H + 2K)*h, D]
     GATE_UP = "gate_up", Kind.MATRIX  # [1, 2*F, D]
+    DELTA_BETA = "delta_beta", Kind.KEPT  # [1, U, D]: b of all value heads
+    DELTA_ALPHA = "delta_alpha", Kind.KEPT  # [1, U, D]: a of all value heads
 
 
 # Of these a layer has one for each expert.
@@ -118,6 +120,10 @@ JOINED: dict[Role, tuple[Role, ...]] = {
     Role.QKV: (Role.Q, Role.K, Role.V),
     Role.GATE_UP: (Role.GATE, Role.UP),
 }
+# The other way round: a role whose rows files have in several tensors.
+PARTED: dict[Role, tuple[Role, ...]] = {Role.DELTA_GATES: (Role.DELTA_BETA, Role.DELTA_ALPHA)}
+# Places of tensors in files that no executor reads.
+FILE_ROLES = frozenset((*JOINED, *(part for parts in PARTED.values() for part in parts)))
 
 Shapes = dict[Role, tuple[int, ...]]
 

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, ClassVar, Literal
 
 from monolane._structs import Struct
-from monolane.ops._names import JOINED, Buffer, Shapes
+from monolane.ops._names import FILE_ROLES, Buffer, Shapes
 
 Buffers = dict[Buffer, tuple[int, ...]]
 Record = dict[str, Any]  # of a struct, by its fields
@@ -81,8 +81,8 @@ class Operation(ABC):
     def tensors(self, hidden: int, lanes: int) -> Shapes:
         """Return its weights' shapes, lanes first, in the order in which a pass reads them.
 
-        Of experts' matrices that of one. With those that files have in the place of several, see
-        JOINED.
+        Of experts' matrices that of one. With those that files have in the place of others, see
+        FILE_ROLES.
         """
 
     def outer(self, hidden: int) -> Shapes:
@@ -135,5 +135,5 @@ class Operation(ABC):
         return sum(
             prod(shape) * (self.copies if role.of_each else 1)
             for role, shape in shapes
-            if role not in JOINED
+            if role not in FILE_ROLES
         )

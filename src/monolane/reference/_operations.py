@@ -49,7 +49,7 @@ def rotate(
 
 
 def cap_logits(logits: Floats, scale: float, cap: float | None) -> Floats:
-    """Scale logits, and bend them so that none is beyond a cap: c tanh(x / c)."""
+    """Scale logits, or scores, and bend them so that none is beyond a cap: c tanh(x / c)."""
     scaled = logits if scale == 1 else logits * np.float32(scale)
     return scaled if cap is None else np.float32(cap) * np.tanh(scaled / np.float32(cap))
 
@@ -62,12 +62,14 @@ def attend(
     window: int | None,
     scale: float | None = None,
     sinks_LH: Floats | None = None,
+    cap: float | None = None,
 ) -> Floats:
     """Causal attention of T queries, from ``first_position`` on, over all S = first + T keys.
 
     Query i sees key j iff j <= i and, in a windowed layer, j > i - window. Scores are multiplied by
-    ``scale``, by default 1 / sqrt(h). A head's sink is one more score, of a key whose value is 0.
-    Values may be of another width than keys. Returns [L, T, H*h], h that of values.
+    ``scale``, by default 1 / sqrt(h), and capped where there is a ``cap``. A head's sink is one
+    more score, of a key whose value is 0. Values may be of another width than keys. Returns
+    [L, T, H*h], h that of values.
     """
     lanes, width, heads, head_dim = q_LTHh.shape
     group = heads // k_LSKh.shape[2]  # query heads per KV head
@@ -75,6 +77,7 @@ def attend(
     v_LSHh = np.repeat(v_LSKh, group, axis=2)
     scores = np.einsum("lthc,lshc->lhts", q_LTHh, k_LSHh, optimize=True)
     scores *= np.float32(head_dim**-0.5 if scale is None else scale)
+    scores = cap_logits(scores, 1.0, cap)
     query = np.arange(first_position, first_position + width)[:, None]
     key = np.arange(k_LSKh.shape[1])[None, :]
     hidden = key > query

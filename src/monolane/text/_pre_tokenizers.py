@@ -67,7 +67,25 @@ _ROWS = (
     (_PLAIN, "gpt-2 phi-2 mpt olmo jais gigachat a.x-4.0 mellum exaone4 trillion granite-docling"),
     (_DIGITS, "starcoder refact command-r smollm codeshell exaone minerva-7b mellum2"),
     (_BY_LLAMA3, "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2"),
-    (PreTokenizer((_LLAMA3,)), "dbrx smaug-bpe"),
+    (PreTokenizer((_LLAMA3,)), "dbrx smaug-bpe chatglm-bpe"),
+    (PreTokenizer((_LLAMA3,), ignore_merges=True), "glm4 glm5"),
+    (
+        PreTokenizer(
+            (rf"{_SHORT}|{_WORD}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_ENDS}",),
+        ),
+        "seed-coder",
+    ),
+    (
+        PreTokenizer(
+            (
+                (
+                    rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+"
+                    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+                ),
+            )
+        ),
+        "exaone-moe",
+    ),
     (_BY_QWEN2, "qwen2 deepseek-r1-qwen kormo megrez stablelm2 hunyuan solar-open grok-2"),
     (
         PreTokenizer(
@@ -81,7 +99,7 @@ _ROWS = (
         "qwen35",
     ),
     (PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True), "tekken"),
-    (PreTokenizer((_GPT4O,)), "gpt-4o llama4 kanana2"),
+    (PreTokenizer((_GPT4O,)), "gpt-4o llama4 kanana2 minimax-m2"),
     (PreTokenizer((_KIMI,)), "kimi-k2"),
     (
         PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),

@@ -13,31 +13,37 @@ from monolane.errors import ConfigError, ModelNotFoundError
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields, read_json_object
 from monolane.model._quant_config import parse_quantization, render_quantization
+from monolane.model._rotary import LongRopeScaling
 from monolane.model._tensors import TensorSpec, list_specs, quantized_specs
 from monolane.model.families._family import Family
 from monolane.model.families._gguf import (
     AHEAD,
     FUSED_EXPERTS,
     GGUF_NAMES,
+    LONG_ROPE,
     ROPE_DIVISORS,
     as_stored,
     gguf_fields,
     has_experts,
     named_stretch,
 )
-from monolane.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from monolane.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from monolane.model.families.ernie import ERNIE4_5
 from monolane.model.families.exaone4 import EXAONE4
+from monolane.model.families.exaone_moe import EXAONE_MOE
+from monolane.model.families.gemma2 import GEMMA2
 from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
 from monolane.model.families.gemma4 import GEMMA4, GEMMA4_TEXT
 from monolane.model.families.glm4 import GLM4
 from monolane.model.families.glm4_moe import GLM4_MOE
 from monolane.model.families.gpt_oss import GPT_OSS
 from monolane.model.families.granite import GRANITE
+from monolane.model.families.hunyuan import HUNYUAN_V1_DENSE, HUNYUAN_V1_MOE
 from monolane.model.families.laneformer import LANEFORMER
 from monolane.model.families.lfm2 import LFM2, LFM2_MOE
 from monolane.model.families.llama import LLAMA
 from monolane.model.families.minimax_m2 import MINIMAX_M2
+from monolane.model.families.ministral3 import MINISTRAL3, MISTRAL3
 from monolane.model.families.mistral import MISTRAL
 from monolane.model.families.mixtral import MIXTRAL
 from monolane.model.families.olmo2 import OLMO2
@@ -46,8 +52,15 @@ from monolane.model.families.phi3 import PHI3
 from monolane.model.families.qwen2 import QWEN2
 from monolane.model.families.qwen2_moe import QWEN2_MOE
 from monolane.model.families.qwen3 import QWEN3
+from monolane.model.families.qwen3_5 import (
+    QWEN3_5,
+    QWEN3_5_MOE,
+    QWEN3_5_MOE_TEXT,
+    QWEN3_5_TEXT,
+)
 from monolane.model.families.qwen3_moe import QWEN3_MOE
 from monolane.model.families.qwen3_next import QWEN3_NEXT
+from monolane.model.families.qwen3_vl import QWEN3_VL
 from monolane.model.families.seed_oss import SEED_OSS
 from monolane.model.families.smollm3 import SMOLLM3
 from monolane.ops import JOINED, Role
@@ -82,20 +95,31 @@ FAMILIES = (
     GLM4,
     GLM4_MOE,
     MINIMAX_M2,
+    QWEN3_5_TEXT,
+    QWEN3_5,
+    QWEN3_5_MOE_TEXT,
+    QWEN3_5_MOE,
+    QWEN3_VL,
+    GLM4_MOE_LITE,
+    EXAONE_MOE,
+    HUNYUAN_V1_DENSE,
+    HUNYUAN_V1_MOE,
+    MINISTRAL3,
+    MISTRAL3,
+    GEMMA2,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}
 for _family in FAMILIES:
     if _family.gguf is not None:
         _mixed = _family.gguf.experts
-        for _there in (False, True) if _mixed is None else (_mixed,):
-            _place = _family.gguf.architecture, _there
-            _BY_ARCHITECTURE.setdefault(_place, []).append(_family)
+        for _name in (_family.gguf.architecture, *_family.gguf.also):
+            for _there in (False, True) if _mixed is None else (_mixed,):
+                _BY_ARCHITECTURE.setdefault((_name, _there), []).append(_family)
 _BY_MODEL_TYPE = {kind: family for family in FAMILIES for kind in family.model_types}
 # What stands in the way of families that users ask for.
 _REFUSED = {
     "gemma": "Gemma 3 is read, the first one is not yet",
-    "gemma2": "it caps scores and logits, which no executor does",
     "olmo": "its norms have no scales",
     "deepseek_v32": "it chooses the keys that it attends to, which no executor does yet",
 }
@@ -137,10 +161,11 @@ def parse_gguf(
             f"{source}: general.architecture: expected one of {known}{with_experts}, got "
             f"{kind!r:.80}"
         )
-    family = _by_gating(_BY_ARCHITECTURE[kind, experts], metadata, source)
+    family = _choose(_BY_ARCHITECTURE[kind, experts], metadata, source)
     assert family.gguf is not None
+    spelling = replace(family.gguf, architecture=kind)
     try:
-        config = family.parse(gguf_fields(family.gguf, metadata, given, source))
+        config = family.parse(gguf_fields(spelling, metadata, given, source))
         return as_stored(family.gguf, config, divisors)
     except ConfigError as error:
         if str(error).startswith(source):
@@ -148,10 +173,13 @@ def parse_gguf(
         raise ConfigError(f"{source}: {error}") from None
 
 
-def _by_gating(families: list[Family], metadata: Mapping[str, Any], source: str) -> Family:
+def _choose(families: list[Family], metadata: Mapping[str, Any], source: str) -> Family:
     """Return which of the families of an architecture a file is of."""
     if len(families) == 1:
         return families[0]
+    windowed = {f.gguf.windowed: f for f in families if f.gguf is not None}
+    if len(windowed) == len(families):
+        return windowed[f"{metadata['general.architecture']}.attention.sliding_window" in metadata]
     by_value = {value: f for f in families if f.gguf is not None for value in f.gguf.gating}
     key = f"{metadata['general.architecture']}.expert_gating_func"
     said = metadata.get(key, 0)
@@ -205,6 +233,7 @@ def gguf_unread(
     return frozenset(
         (
             ROPE_DIVISORS,
+            *(LONG_ROPE if isinstance(config.rotary.scaling, LongRopeScaling) else ()),
             *(GGUF_NAMES[Role.KV_UP].format(i=i) for i in joined),
             *(name for name in stored if name.startswith(blocks)),
         )
@@ -245,6 +274,8 @@ def as_published(config: ModelConfig) -> ModelConfig:
     config = replace(config, rotary=named_stretch(config.rotary, config.rotary_dim("main")))
     found = parse_config(find_family(config).render(config), f"config.json of {config.family}")
     told = {name: getattr(found, name) for name in ("norm_offset", "embedding_scale")}
+    if config.delta is not None:
+        told["delta"] = replace(config.delta, tiled=False)
     for place in ("rotary", "local_rotary"):
         if (rotary := getattr(config, place)) is not None:
             told[place] = replace(rotary, style=found.rotary.style)

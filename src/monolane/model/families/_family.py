@@ -36,6 +36,9 @@ class Family:
     columns_first: frozenset[Role] = frozenset()
     # Of two roles in one tensor the rows are behind each other, and not in turn.
     halves: bool = False
+    # Names of experts' matrices where a checkpoint has one tensor for all of a layer, with the rows
+    # of gate, then those of up, of each. Not all files of a family are alike in this.
+    merged: Mapping[Role, str] = field(default_factory=dict)
     # Names of tensors that a checkpoint may hold besides, and that say nothing.
     surplus: Callable[[ModelConfig, str], bool] = lambda config, name: False
     render: Callable[[ModelConfig], dict[str, Any]]

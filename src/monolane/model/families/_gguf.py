@@ -45,8 +45,12 @@ class GgufSpelling:
     scaling: Mapping[str, Any] = field(default_factory=dict)
     # Names of tensors, other than GGUF_NAMES has them.
     names: Callable[[ModelConfig], Mapping[Role, str]] = lambda config: {}
+    also: tuple[str, ...] = ()  # architectures whose files say the same, each by its own name
+    tiled: bool = False  # value heads of gated delta rules lie as ops/delta/spec.py says
     # Its files say expert_count: one architecture may serve two families. None: some of them do.
     experts: bool | None = False
+    # Its files say attention.sliding_window; those of another family of the architecture do not.
+    windowed: bool = False
     # Values of expert_gating_func, 0 where there is none, that tell two such families apart.
     gating: tuple[int, ...] = ()
 
@@ -145,6 +149,11 @@ GGUF_NAMES = {
 FUSED_EXPERTS = "blk.{i}.ffn_gate_up_exps.weight"
 ROPE_DIVISORS = "rope_freqs.weight"  # one for each pair of a head
 _STILL = 1e30  # of a pair that does not turn
+# The same of LongRoPE, of long sequences and of short: field of rope_scaling.
+LONG_ROPE = {
+    "rope_factors_long.weight": "long_factor",
+    "rope_factors_short.weight": "short_factor",
+}
 # How many of the last blocks predict tokens further ahead; an architecture that may have some has
 # this key in ``optional``. Their tensors are not read.
 AHEAD = "nextn_predict_layers"
@@ -214,6 +223,8 @@ def as_stored(
 ) -> ModelConfig:
     """Return the config of the weights as they lie in the file: pairs, folded and worked-out."""
     changes: dict[str, Any] = dict(spelling.folded)
+    if config.delta is not None:
+        changes["delta"] = replace(config.delta, tiled=spelling.tiled)
     for place in ("rotary", "local_rotary"):
         rotary: Rotary | None = getattr(config, place)
         if rotary is not None:

@@ -1,4 +1,4 @@
-"""How config.json spells the rotary embedding: in two places, and with four kinds of stretch.
+"""How config.json spells the rotary embedding: in two places, and with five kinds of stretch.
 
     earlier   rope_theta, and rope_scaling with the stretch
     newer     rope_parameters with both (Transformers 5), in Gemma 3 one for each kind of layer
@@ -15,12 +15,14 @@ from monolane.model._fields import Fields
 from monolane.model._rotary import (
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     PairStyle,
     ProportionalScaling,
     Rotary,
     RotaryScaling,
     YarnScaling,
 )
+from monolane.ops import MAX_SIZE
 
 FULL, WINDOWED = "full_attention", "sliding_attention"  # the kinds of layers that have names
 _PART = "partial_rotary_factor"
@@ -132,6 +134,14 @@ def write_stretch(scaling: RotaryScaling | None) -> dict[str, Any]:
                 "beta_slow": scaling.beta_slow,
                 "truncate": scaling.truncate,
             }
+        case LongRopeScaling():
+            return {
+                "rope_type": "longrope",
+                "short_factor": list(scaling.short),
+                "long_factor": list(scaling.long),
+                "original_max_position_embeddings": scaling.original_context,
+                "attention_factor": scaling.amplitude,
+            }
     raise ConfigError(f"rotary scaling: expected one that config.json can say, got {scaling}")
 
 
@@ -170,6 +180,27 @@ def _yarn(fields: Fields, inner: Fields) -> YarnScaling:
         beta_slow=inner.number("beta_slow", 1.0),
         truncate=inner.flag("truncate", True),
     )
+
+
+def _longrope(fields: Fields, inner: Fields) -> LongRopeScaling:
+    context = _context(fields, inner)
+    factor = fields.size("max_position_embeddings") / context
+    factor = inner.number("factor", factor)
+    usual = math.sqrt(1 + math.log(factor) / math.log(context)) if min(factor, context) > 1 else 1.0
+    return LongRopeScaling(
+        short=_numbers(inner, "short_factor"),
+        long=_numbers(inner, "long_factor"),
+        original_context=context,
+        amplitude=inner.number("attention_factor", usual),
+    )
+
+
+def _numbers(inner: Fields, name: str) -> tuple[float, ...]:
+    said = inner.raw.get(name)
+    if not isinstance(said, list) or not 0 < len(said) <= MAX_SIZE:
+        raise inner.fault(name, "a list of numbers above zero")
+    each = (Fields({name: x}, inner.source, inner.spelled).number(name) for x in said)
+    return tuple(each)
 
 
 def _context(fields: Fields, inner: Fields) -> int:
@@ -221,5 +252,6 @@ _READERS: Mapping[str, Callable[[Fields, Fields], RotaryScaling]] = {
     "proportional": _proportional,
     "linear": _linear,
     "llama3": _llama3,
+    "longrope": _longrope,
     "yarn": _yarn,
 }

@@ -1,4 +1,4 @@
-"""DeepSeek-V3, and Kimi-K2, which is one; DeepSeek-V2.
+"""DeepSeek-V3, and Kimi-K2, which is one; DeepSeek-V2; GLM-4.7-Flash, which is a small V3.
 
 Latent attention in all layers; mixtures of experts from layer ``first_k_dense_replace`` on, each
 with an MLP that all tokens share. In V3 experts are chosen by sigmoids of the router's logits, with
@@ -21,8 +21,10 @@ from monolane.model._fields import Fields
 from monolane.model._layer_config import LayerConfig
 from monolane.model._rotary import Rotary, YarnScaling
 from monolane.model.families._family import layer_count, render_common
-from monolane.model.families._gguf import GgufSpelling
+from monolane.model.families._gguf import AHEAD, GgufSpelling
 from monolane.model.families._rotary import read_rotary, read_sharpening, write_sharpening
+from monolane.model.families._sparse import DENSE as DENSE_MLP
+from monolane.model.families._sparse import SPARSE, read_sparse
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers, surplus
 from monolane.ops import Experts, Latent, Role
 
@@ -70,14 +72,29 @@ _V2: dict[str, Any] = _SIZES | {
     "topk_method": "greedy",
     "routed_scaling_factor": 1.0,
 }
-_QUERY_RANK = 1536  # null: queries have no latent
+_LITE: dict[str, Any] = {
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 192,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 256,
+    "n_routed_experts": 64,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1536,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.8,
+    "rms_norm_eps": 1e-5,
+}
+_QUERY_RANK, _LITE_QUERY_RANK = 1536, 768  # null: queries have no latent
 _GREEDY, _LIMITED = "greedy", "group_limited_greedy"  # V2's ways to choose
 
 
-def _with(defaults: Mapping[str, Any]) -> Callable[[Fields], Fields]:
+def _with(defaults: Mapping[str, Any], query_rank: int = _QUERY_RANK) -> Callable[[Fields], Fields]:
     def view(fields: Fields) -> Fields:
         there = {name: value for name, value in fields.raw.items() if value is not None}
-        rank = {"q_lora_rank": fields.raw.get("q_lora_rank", _QUERY_RANK)}
+        rank = {"q_lora_rank": fields.raw.get("q_lora_rank", query_rank)}
         return Fields({**defaults, **there, **rank}, fields.source, fields.spelled)
 
     return view
@@ -94,8 +111,8 @@ def _latent(fields: Fields) -> Latent:
 
 
 def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
-    dense = fields.size("first_k_dense_replace", minimum=0)
-    return tuple(replace(x, experts=i >= dense) for i, x in enumerate(read_layers(fields)))
+    both = zip(read_layers(fields), read_sparse(fields), strict=True)
+    return tuple(replace(layer, experts=mixed) for layer, mixed in both)
 
 
 def _v3_rotary(fields: Fields) -> Rotary:
@@ -119,7 +136,7 @@ def _query_scale(read: Callable[[Fields], Rotary]) -> Callable[[Fields], float |
 
 
 def _experts(fields: Fields, **choice: Any) -> Experts | None:
-    if fields.size("first_k_dense_replace", minimum=0) >= layer_count(fields):
+    if not any(read_sparse(fields)):
         return None
     inner = fields.size("moe_intermediate_size")
     return Experts(
@@ -187,7 +204,10 @@ def _render_as(kind: str, model_type: str) -> Callable[[ModelConfig], dict[str, 
         if config.query_scale is not None and isinstance(config.rotary.scaling, YarnScaling):
             sharpening = math.sqrt(config.query_scale * math.sqrt(latent.head))
             said["rope_scaling"] |= write_sharpening(sharpening, config.rotary.scaling.factor)
-        if model_type == "deepseek_v3":
+        if model_type == "glm4_moe_lite":
+            del said["first_k_dense_replace"]
+            said["mlp_layer_types"] = [SPARSE if x.experts else DENSE_MLP for x in config.layers]
+        if model_type != "deepseek_v2":
             said["rope_interleave"] = config.rotary.style == "interleaved"
         if mixture is None:
             return said
@@ -224,7 +244,11 @@ def _gguf_given(fields: Fields) -> dict[str, Any]:
     """
     ends = "_mla" if fields.has("key_length_mla") else ""
     turned = fields.size("qk_rope_head_dim")
+    blocks, ahead = layer_count(fields), fields.size(AHEAD, 0)
+    if ahead >= blocks:
+        raise fields.fault(AHEAD, f"fewer than all {blocks} blocks")
     given: dict[str, Any] = {
+        "num_hidden_layers": blocks - ahead,
         "qk_nope_head_dim": fields.size(f"key_length{ends}", minimum=turned + 1) - turned,
         "v_head_dim": fields.size(f"value_length{ends}"),
         "q_lora_rank": fields.optional_size("q_lora_rank"),
@@ -271,6 +295,7 @@ _GGUF = GgufSpelling(
         "expert_weights_norm": "norm_topk_prob",
         "expert_gating_func": "expert_gating_func",  # which tells V3 and V2 apart
         "rope.scaling.yarn_log_multiplier": "yarn_log_multiplier",
+        AHEAD: AHEAD,
     },
     given=_gguf_given,
     names=_gguf_names,
@@ -329,4 +354,15 @@ DEEPSEEK_V2 = replace(
     render=_render_as("DeepseekV2", "deepseek_v2"),
     view=_with(_V2),
     gguf=replace(_GGUF, given=_v2_gguf_given, gating=(0, 1)),  # none said, a softmax
+)
+
+# In GGUF files it calls itself what V3 does, and is read as that: the arithmetic is the same.
+GLM4_MOE_LITE = replace(
+    DEEPSEEK_V3,
+    name="glm4_moe_lite",
+    model_types=("glm4_moe_lite",),
+    fixed={"hidden_act": ("silu", ""), "attention_bias": _FIXED["attention_bias"]},
+    render=_render_as("Glm4MoeLite", "glm4_moe_lite"),
+    view=_with(_LITE, _LITE_QUERY_RANK),
+    gguf=None,
 )

@@ -21,6 +21,7 @@ from monolane.model._fields import Fields
 from monolane.model._layer_config import LayerConfig
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import GgufSpelling
+from monolane.model.families._nested import with_tower
 from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_stretch
 from monolane.model.families.llama import BIASES, DENSE, LLAMA, NAMES, read_layers
 from monolane.ops import QkNorm, Role
@@ -39,17 +40,7 @@ _DEFAULTS: dict[str, Any] = {
     "rope_local_base_freq": 1e4,
     "tie_word_embeddings": True,
 }
-# What a file with a vision tower says of its text outside of text_config, and counts if it does.
-_OUTSIDE = (
-    "tie_word_embeddings",
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "dtype",
-    "torch_dtype",
-)
-_TEXT, _OTHERS = "language_model.", ("vision_tower.", "multi_modal_projector.")
-_NAMES = NAMES | {
+GEMMA3_NAMES = NAMES | {
     Role.Q_NORM: "model.layers.{i}.self_attn.q_norm.weight",
     Role.K_NORM: "model.layers.{i}.self_attn.k_norm.weight",
     Role.POST_ATTENTION_NORM: "model.layers.{i}.post_attention_layernorm.weight",
@@ -67,15 +58,6 @@ _SQUARE_ROOTS = {
 def _view(fields: Fields) -> Fields:
     there = {name: value for name, value in fields.raw.items() if value is not None}
     return Fields(_DEFAULTS | there, fields.source, fields.spelled)
-
-
-def nested_text(fields: Fields) -> Fields:
-    """Return the fields of the text model in a file with towers; ConfigError if it has none."""
-    text = fields.nested("text_config")
-    if text is None:
-        raise fields.fault("text_config", "an object with the text model's fields")
-    outside = {name: fields.raw[name] for name in _OUTSIDE if fields.has(name)}
-    return Fields({**text.raw, **outside}, text.source)
 
 
 def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
@@ -103,7 +85,7 @@ def _render(config: ModelConfig) -> dict[str, Any]:
         "hidden_activation": "gelu_pytorch_tanh",
         "head_dim": config.head_dim,
         "rms_norm_eps": config.norm_eps,
-        "query_pre_attn_scalar": _width(config),
+        "query_pre_attn_scalar": query_width(config),
         "layer_types": [FULL if layer.window is None else WINDOWED for layer in config.layers],
     }
     if config.out_bias:
@@ -125,24 +107,13 @@ def _render(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _width(config: ModelConfig) -> float:
+def query_width(config: ModelConfig) -> float:
     """Return the number whose root divides the scores, a whole one where one says the same."""
     if config.query_scale is None:
         return config.head_dim
     width = config.query_scale**-2
     whole = max(round(width), 1)
     return whole if whole**-0.5 == config.query_scale else width
-
-
-def render_nested(text: dict[str, Any], architecture: str, model_type: str) -> dict[str, Any]:
-    """Write a text model's fields as those of a file with towers."""
-    outside = {name: text.pop(name) for name in _OUTSIDE if name in text}
-    del text["architectures"]
-    return outside | {
-        "architectures": [architecture],
-        "model_type": model_type,
-        "text_config": text,
-    }
 
 
 def _unsaid(fields: Fields) -> dict[str, Any]:
@@ -177,11 +148,11 @@ GEMMA3_TEXT = replace(
     },
     fixed={
         "hidden_activation": ("gelu_pytorch_tanh", ""),
-        "attn_logit_softcapping": (None, "no executor caps scores"),
-        "final_logit_softcapping": (None, "no executor caps logits"),
+        "attn_logit_softcapping": (None, "no Gemma 3 caps scores"),
+        "final_logit_softcapping": (None, "no Gemma 3 caps logits"),
         "use_bidirectional_attention": (False, "a decoder sees what came before only"),
     },
-    names=lambda config: _NAMES,
+    names=lambda config: GEMMA3_NAMES,
     render=_render,
     view=_view,
     gguf=GgufSpelling(
@@ -196,17 +167,10 @@ GEMMA3_TEXT = replace(
         folded={"norm_offset": 0.0},  # the converter adds the 1 to the scales
     ),
 )
-GEMMA3 = replace(
+GEMMA3 = with_tower(
     GEMMA3_TEXT,
-    name="gemma3",
-    model_types=("gemma3",),
-    names=lambda config: {role: _TEXT + name for role, name in _NAMES.items()},
-    gguf=None,
-    surplus=lambda config, name: (
-        name.startswith(_OTHERS) or GEMMA3_TEXT.surplus(config, name.removeprefix(_TEXT))
-    ),
-    render=lambda config: render_nested(
-        _render(config), "Gemma3ForConditionalGeneration", "gemma3"
-    ),
-    view=lambda fields: _view(nested_text(fields)),
+    "gemma3",
+    "Gemma3ForConditionalGeneration",
+    ("", "language_model."),
+    ("vision_tower.", "multi_modal_projector."),
 )

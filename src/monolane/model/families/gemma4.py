@@ -23,13 +23,9 @@ from monolane.model._layer_config import LayerConfig, ModuleConfig, ModuleName
 from monolane.model._rotary import Rotary
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import GgufSpelling
+from monolane.model.families._nested import with_tower
 from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_stretch
-from monolane.model.families.gemma3 import (
-    GEMMA3_TEXT,
-    nested_text,
-    read_embedding_scale,
-    render_nested,
-)
+from monolane.model.families.gemma3 import GEMMA3_TEXT, read_embedding_scale
 from monolane.model.families.llama import DENSE, NAMES, read_layers
 from monolane.ops import Experts, QkNorm, Role
 from monolane.ops.per_layer.spec import PerLayer
@@ -53,8 +49,6 @@ _ROTARIES: Mapping[str, Mapping[str, Any]] = {
     FULL: {"rope_type": "proportional", "partial_rotary_factor": _PART, "rope_theta": _THETA},
     WINDOWED: {"rope_type": "default", "rope_theta": _LOCAL_THETA},
 }
-_TEXT, _TEXT_NESTED = "model.", "model.language_model."
-_OTHERS = ("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.")
 _LAYER = "model.layers.{i}."
 _NAMES = NAMES | {
     Role.Q_NORM: _LAYER + "self_attn.q_norm.weight",
@@ -241,10 +235,6 @@ def _surplus(config: ModelConfig, name: str) -> bool:
     return name in names or GEMMA3_TEXT.surplus(config, name)
 
 
-def _inner_name(name: str) -> str:
-    return name.replace(_TEXT, _TEXT_NESTED, 1) if name.startswith(_TEXT) else name
-
-
 def _unsaid(fields: Fields) -> dict[str, Any]:
     """Return what a GGUF file says in other words, or leaves to its readers.
 
@@ -373,17 +363,10 @@ GEMMA4_TEXT = replace(
     view=_view,
     gguf=_GGUF,
 )
-GEMMA4 = replace(
+GEMMA4 = with_tower(
     GEMMA4_TEXT,
-    name="gemma4",
-    model_types=("gemma4",),
-    names=lambda config: {role: _inner_name(name) for role, name in _names(config).items()},
-    gguf=None,
-    surplus=lambda config, name: (
-        name.startswith(_OTHERS) or _surplus(config, name.replace(_TEXT_NESTED, _TEXT, 1))
-    ),
-    render=lambda config: render_nested(
-        _render(config), "Gemma4ForConditionalGeneration", "gemma4"
-    ),
-    view=lambda fields: _view(nested_text(fields)),
+    "gemma4",
+    "Gemma4ForConditionalGeneration",
+    ("model.", "model.language_model."),
+    ("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio."),
 )

@@ -11,6 +11,7 @@ from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._layer_config import LayerConfig
 from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_stretch
+from monolane.model.families.exaone4 import read_windows
 from monolane.model.families.llama import read_layers, render_as
 from monolane.model.families.olmo2 import OLMO2
 
@@ -44,6 +45,19 @@ def _render(config: ModelConfig) -> dict[str, Any]:
     }
 
 
+def _gguf_given(fields: Fields) -> dict[str, Any]:
+    """Return which layers have a window, and the rotary of both kinds."""
+    full = dict(fields.raw.get("rope_scaling") or {"rope_type": "default"})
+    base = _theta(fields)
+    both = {
+        FULL: full | {"rope_theta": base},
+        WINDOWED: {"rope_theta": fields.number("rope_theta_swa", base)},
+    }
+    return {"rope_parameters": both, "rope_scaling": None, **read_windows(fields)}
+
+
+_OLMO2_GGUF = OLMO2.gguf
+assert _OLMO2_GGUF is not None
 OLMO3 = replace(
     OLMO2,
     name="olmo3",
@@ -55,5 +69,14 @@ OLMO3 = replace(
         "local_rotary": lambda f: read_layer_rotary(f, WINDOWED, "half", _theta(f)),
     },
     render=_render,
-    gguf=None,
+    gguf=replace(
+        _OLMO2_GGUF,
+        windowed=True,
+        keys={"attention.sliding_window": "sliding_window"},
+        optional={
+            "attention.sliding_window_pattern": "windowed_layers",
+            "rope.freq_base_swa": "rope_theta_swa",
+        },
+        given=_gguf_given,
+    ),
 )

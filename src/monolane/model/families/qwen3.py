@@ -20,5 +20,14 @@ QWEN3 = replace(
     fixed=LLAMA.fixed,
     names=lambda config: _NAMES,
     render=render_as("Qwen3"),
-    gguf=GgufSpelling(architecture="qwen3", style="half"),
+    gguf=GgufSpelling(
+        architecture="qwen3",
+        style="half",
+        also=("qwen3vl",),  # the text of Qwen3-VL is a Qwen3's
+        # Of a token of text all positions are equal, and no layer is given features of an image.
+        optional={
+            "rope.dimension_sections": "mrope_section",
+            "n_deepstack_layers": "n_deepstack_layers",
+        },
+    ),
 )

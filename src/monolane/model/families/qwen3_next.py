@@ -29,16 +29,16 @@ from monolane.model.families.qwen3_moe import (
 )
 from monolane.ops import Delta, Experts, Role
 
-_LINEAR = "linear_attention"  # what config.json calls a gated delta rule
-_DELTA = "model.layers.{i}.linear_attn."
-_NAMES = {
-    Role.DELTA_IN: _DELTA + "in_proj_qkvz.weight",
-    Role.DELTA_GATES: _DELTA + "in_proj_ba.weight",
-    Role.DELTA_CONV: _DELTA + "conv1d.weight",
-    Role.DELTA_DECAY: _DELTA + "A_log",
-    Role.DELTA_STEP: _DELTA + "dt_bias",
-    Role.DELTA_NORM: _DELTA + "norm.weight",
-    Role.DELTA_OUT: _DELTA + "out_proj.weight",
+LINEAR = "linear_attention"  # what config.json calls a gated delta rule
+_DELTA_PREFIX = "model.layers.{i}.linear_attn."
+DELTA_NAMES = {
+    Role.DELTA_IN: _DELTA_PREFIX + "in_proj_qkvz.weight",
+    Role.DELTA_GATES: _DELTA_PREFIX + "in_proj_ba.weight",
+    Role.DELTA_CONV: _DELTA_PREFIX + "conv1d.weight",
+    Role.DELTA_DECAY: _DELTA_PREFIX + "A_log",
+    Role.DELTA_STEP: _DELTA_PREFIX + "dt_bias",
+    Role.DELTA_NORM: _DELTA_PREFIX + "norm.weight",
+    Role.DELTA_OUT: _DELTA_PREFIX + "out_proj.weight",
 }
 # Field of Delta -> field of config.json.
 _SIZES = {
@@ -73,14 +73,15 @@ def _view(fields: Fields) -> Fields:
     return Fields({**_DEFAULTS, **there}, fields.source, fields.spelled)
 
 
-def _kinds(fields: Fields) -> list[str]:
+def read_kinds(fields: Fields) -> list[str]:
+    """Return what each layer has, a gated delta rule or attention."""
     count, kinds = layer_count(fields), fields.raw.get("layer_types")
     if kinds is None:
         every = fields.size("full_attention_interval")
-        return [_LINEAR if (i + 1) % every else FULL for i in range(count)]
-    known = isinstance(kinds, list) and all(kind in (FULL, _LINEAR) for kind in kinds)
+        return [LINEAR if (i + 1) % every else FULL for i in range(count)]
+    known = isinstance(kinds, list) and all(kind in (FULL, LINEAR) for kind in kinds)
     if not known or len(kinds) != count:
-        expected = f"a list of {count} kinds of attention, one a layer: {FULL!r} or {_LINEAR!r}"
+        expected = f"a list of {count} kinds of attention, one a layer: {FULL!r} or {LINEAR!r}"
         raise fields.fault("layer_types", expected)
     return list(kinds)
 
@@ -88,15 +89,16 @@ def _kinds(fields: Fields) -> list[str]:
 def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
     mixtures = mixtures_of(fields)
     return tuple(
-        LayerConfig(NOW, NOW, experts=i in mixtures, delta=kind == _LINEAR)
-        for i, kind in enumerate(_kinds(fields))
+        LayerConfig(NOW, NOW, experts=i in mixtures, delta=kind == LINEAR)
+        for i, kind in enumerate(read_kinds(fields))
     )
 
 
 def _delta(fields: Fields) -> Delta | None:
-    if _LINEAR not in _kinds(fields):
+    if LINEAR not in read_kinds(fields):
         return None
-    return Delta(**{place: fields.size(name) for place, name in _SIZES.items()})
+    sizes: dict[str, Any] = {place: fields.size(name) for place, name in _SIZES.items()}
+    return Delta(**sizes)
 
 
 def _experts(fields: Fields) -> Experts | None:
@@ -109,17 +111,23 @@ def _surplus(config: ModelConfig, name: str) -> bool:
     return surplus(config, name) or name.startswith("mtp.")
 
 
-def _render(config: ModelConfig) -> dict[str, Any]:
-    said = render_common(config, "Qwen3NextForCausalLM", "qwen3_next") | {
+def render_hybrid(config: ModelConfig, kind: str, model_type: str) -> dict[str, Any]:
+    """Write a config but for its mixtures; Transformers calls its family ``kind``."""
+    said = render_common(config, f"{kind}ForCausalLM", model_type) | {
         "hidden_act": "silu",
         "head_dim": config.head_dim,
         "rms_norm_eps": config.norm_eps,
         "attention_bias": False,
         "partial_rotary_factor": config.rotary.part,
-        "layer_types": [_LINEAR if layer.delta else FULL for layer in config.layers],
+        "layer_types": [LINEAR if layer.delta else FULL for layer in config.layers],
     }
     if config.delta is not None:
         said |= {name: getattr(config.delta, place) for place, name in _SIZES.items()}
+    return said
+
+
+def _render(config: ModelConfig) -> dict[str, Any]:
+    said = render_hybrid(config, "Qwen3Next", "qwen3_next")
     if config.experts is not None:
         said["shared_expert_intermediate_size"] = config.experts.shared
     return said | render_mixtures(config)
@@ -143,7 +151,7 @@ def _gguf_given(fields: Fields) -> dict[str, Any]:
         "norm_topk_prob": True,
     }
     if fields.has("recurrent_layers"):
-        kinds = [_LINEAR if x else FULL for x in _recurrent(fields, blocks)]
+        kinds = [LINEAR if x else FULL for x in _recurrent(fields, blocks)]
         given["layer_types"] = kinds[: blocks - ahead]
     return given
 
@@ -201,7 +209,7 @@ QWEN3_NEXT = replace(
         **QWEN3_MOE.fixed,
         "attention_bias": (False, "executors have no bias of the gate in Q"),
     },
-    names=lambda config: {**QWEN3_MOE.names(config), **SHARED, **_NAMES},
+    names=lambda config: {**QWEN3_MOE.names(config), **SHARED, **DELTA_NAMES},
     # The one tensor with an axis in the lanes' place: a matrix of one row.
     shared=lambda config: frozenset(Role) - {Role.SHARED_EXPERT_GATE},
     surplus=_surplus,

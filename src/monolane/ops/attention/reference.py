@@ -30,6 +30,9 @@ def _plain(a: Attention, p: LayerPass, x_LTD: Floats) -> Floats:
     if a.gate:  # of each head the query, then its gate
         q, gate = np.split(q.reshape(lanes, width, -1, 2 * a.head_dim), 2, axis=-1)
     q_LTHh = _finished(a, p, Role.Q_NORM, q)
+    if a.temperature is not None:
+        positions_T = np.arange(p.cache.length, p.cache.length + width)
+        q_LTHh = q_LTHh * a.temperature.factors(positions_T)[:, None, None]
     if a.keys_of is None:
         k = _product(a, p, Role.K, Role.K_BIAS, x_LTD)
         v = k if a.key_is_value else _product(a, p, Role.V, Role.V_BIAS, x_LTD)
@@ -41,7 +44,7 @@ def _plain(a: Attention, p: LayerPass, x_LTD: Floats) -> Floats:
     else:
         keys, values = p.cache.appended(a.keys_of, width)
     sinks = p.weights.get(Role.SINKS)
-    heads = attend(q_LTHh, keys, values, p.cache.length, a.window, a.scale, sinks)
+    heads = attend(q_LTHh, keys, values, p.cache.length, a.window, a.scale, sinks, a.cap)
     return heads * sigmoid(gate.reshape(heads.shape)) if a.gate else heads
 
 
@@ -55,9 +58,11 @@ def _finished(a: Attention, p: LayerPass, scale: Role, y_LTX: Floats) -> Floats:
     if a.qk_norm is QkNorm.ALL:
         y_LTX = _norm_lanes(p, y_LTX, scale)
     y_LTHh = y_LTX.reshape(*y_LTX.shape[:2], -1, a.head_dim)
+    if a.norm_turned:
+        y_LTHh = p.turn(y_LTHh, a.rotary)
     if a.qk_norm is QkNorm.HEAD:
         y_LTHh = p.norm(y_LTHh, p.weights[scale])
-    return p.turn(y_LTHh, a.rotary)
+    return y_LTHh if a.norm_turned else p.turn(y_LTHh, a.rotary)
 
 
 def _norm_lanes(p: LayerPass, x_LTX: Floats, role: Role) -> Floats:

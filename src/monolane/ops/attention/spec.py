@@ -10,6 +10,7 @@ from monolane.ops._names import Buffer, Role, Shapes
 from monolane.ops._spec import Buffers, Operation, Record, Room, pieces
 from monolane.ops.attention.latent import Latent
 from monolane.ops.attention.splits import choose_splits
+from monolane.ops.attention.temperature import Temperature
 
 # Of a KV head, for which attention to a chunk of keys is asked at once: whole tiles of 8, 6 and 4,
 # whose partial sums stay in the first-level cache.
@@ -41,11 +42,15 @@ _STRUCT = Struct(
         Field("window", "i32", "keys visible to a query, itself included; 0: all"),
         Field("rotary", "PlanRotary", "what turns queries and keys; kNone: nothing"),
         Field("gate", "i32", "1: of each head Q has rows of the query, then of a gate"),
-        Field("qk_norm", "QkNorm", "what of Q and K is normed, before rotary"),
+        Field("qk_norm", "QkNorm", "what of Q and K is normed"),
+        Field("norm_turned", "i32", "1: heads are normed behind rotary, else before"),
         Field("value_norm", "i32", "1: each head's values are normed, without scales"),
         Field("key_is_value", "i32", "1: values are the keys, neither normed nor turned"),
         Field("at_once", "i32", "tokens whose attention to a chunk of keys is asked for at once"),
         Field("scale", "f32", "of the scores"),
+        Field("cap", "f32", "c: scores, scaled, become c tanh(score / c); 0: they stay"),
+        Field("temperature", "f32", "0, or queries times 1 + it ln(1 + position / context)"),
+        Field("temperature_context", "i32", "positions; the quotient is rounded down"),
     ),
 )
 _LATENT = Struct(
@@ -82,6 +87,9 @@ class Attention(Operation):
     keys_of: int | None = None  # the earlier layer whose keys and values it reads; None: its own
     value_norm: bool = False  # values are normed, each head by itself and without scales
     key_is_value: bool = False  # values are what keys are before they are normed and turned
+    cap: float | None = None  # c: scores, scaled, become c tanh(score / c)
+    norm_turned: bool = False  # heads of queries and keys are normed behind the rotary, not before
+    temperature: Temperature | None = None  # a factor of queries that grows with their position
 
     @property
     def cached_heads(self) -> int:
@@ -163,10 +171,14 @@ class Attention(Operation):
             "rotary": -1 if self.rotary == "none" else ROTARIES.index(self.rotary),
             "gate": self.gate,
             "qk_norm": _QK_NORMS.index(self.qk_norm),
+            "norm_turned": self.norm_turned,
             "value_norm": self.value_norm,
             "key_is_value": self.key_is_value,
             "at_once": self._at_once,
             "scale": self.scale,
+            "cap": self.cap or 0.0,
+            "temperature": 0.0 if self.temperature is None else self.temperature.growth,
+            "temperature_context": 1 if self.temperature is None else self.temperature.context,
         }
         if (latent := self.latent) is None:
             return {"attention": values}

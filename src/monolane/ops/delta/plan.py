@@ -110,12 +110,11 @@ def _delta(worker: Worker, phase: Phase) -> None:
     width, before = worker.width, (delta.kernel - 1) * delta.channels // delta.key_heads
     for head in _key_heads(worker, phase):
         mine = delta.of_one_key_head()
-        values = slice(head * delta.each, (head + 1) * delta.each)
-        channels = delta.channels_of(head)
+        values, channels = delta.values_of(head), delta.channels_of(head)
         new_Tc = np.concatenate([_mixed(worker, part) for part in channels], axis=-1)
-        made = slice(values.start * delta.value, values.stop * delta.value)
-        z_TUv = _mixed(worker, made, delta.channels).reshape(width, delta.each, delta.value)
-        gates = slice(2 * values.start, 2 * values.stop)
+        made = [slice(i * delta.value, (i + 1) * delta.value) for i in values]
+        z_TUv = np.stack([_mixed(worker, part, delta.channels) for part in made], axis=1)
+        gates = slice(2 * head * delta.each, 2 * (head + 1) * delta.each)
         b_TU, a_TU = part_gates(_mixed(worker, gates, delta.channels + delta.columns), mine)
         if worker.position:
             kept = worker.read(Buffer.STATE, (phase.layer, head))
@@ -132,8 +131,9 @@ def _delta(worker: Worker, phase: Phase) -> None:
         region = (phase.layer, head)
         worker.write(Buffer.STATE, region, (slice(None),), whole)
         normed_TUv = rms_norm(said_TUv, weights[Role.DELTA_NORM], worker.plan.config.norm_eps)
-        gated = (normed_TUv * silu(z_TUv)).reshape(width, -1)
-        worker.store(Buffer.HEADS, (0,), made, gated)
+        gated_TUv = normed_TUv * silu(z_TUv)
+        for i, part in enumerate(made):
+            worker.store(Buffer.HEADS, (0,), part, gated_TUv[:, i])
 
 
 def _mixed(worker: Worker, part: slice, first: int = 0) -> Floats:

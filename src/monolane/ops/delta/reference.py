@@ -15,9 +15,10 @@ _EPS = np.float32(1e-6)
 
 
 def part_gates(gates_TX: Floats, delta: Delta) -> tuple[Floats, Floats]:
-    """Part what DELTA_GATES made: b and a, each [T, U]."""
+    """Part what DELTA_GATES made: b and a, each [T, U], as the value heads lie."""
     by_head = gates_TX.reshape(len(gates_TX), delta.key_heads, 2, delta.each)
-    b, a = (by_head[:, :, i].reshape(-1, delta.value_heads) for i in (0, 1))
+    each = by_head.transpose(2, 0, 3, 1) if delta.tiled else by_head.transpose(2, 0, 1, 3)
+    b, a = each.reshape(2, -1, delta.value_heads)
     return b, a
 
 
@@ -45,7 +46,7 @@ def step_states(
     q_Tk, k_Tk, v_Tv = np.split(channels_Tc, (queries, 2 * queries), axis=-1)
     width = len(channels_Tc)
     q_TUk, k_TUk = (
-        np.repeat(_unit(x.reshape(width, delta.key_heads, delta.key)), delta.each, axis=1)
+        _for_each_value(_unit(x.reshape(width, delta.key_heads, delta.key)), delta)
         for x in (q_Tk, k_Tk)
     )
     q_TUk *= np.float32(delta.key**-0.5)
@@ -60,6 +61,13 @@ def step_states(
         state_Ukv = state_Ukv + k_TUk[t, :, :, None] * new_Uv[:, None, :]
         said[t] = np.einsum("uk,ukv->uv", q_TUk[t], state_Ukv)
     return said, state_Ukv
+
+
+def _for_each_value(x_TGk: Floats, delta: Delta) -> Floats:
+    """Repeat what a key head has for each of its value heads, as these lie: [T, U, k]."""
+    if delta.tiled:
+        return np.tile(x_TGk, (1, delta.each, 1))
+    return np.repeat(x_TGk, delta.each, axis=1)
 
 
 def _unit(x: Floats) -> Floats:

@@ -4,7 +4,7 @@ With x the normed stream of a token, of G key heads each with U / G value heads:
 
     q, k, v = delta_qkv(x)         # [G, d_k], [G, d_k], [U, d_v]: the channels
     z = delta_z(x)                 # [U, d_v]
-    b, a = delta_gates(x)          # [U], [U]; rows go by key heads
+    b, a = delta_gates(x)          # [U], [U]; rows go by key heads, of each b and then a
     q, k, v = silu(each channel's sum over its last C numbers, this token's the last, times conv)
     q, k = q / |q| / sqrt(d_k), k / |k|     # |x| = sqrt(sum of x^2 + 1e-6)
     of each value head, with the state S [d_k, d_v] and q, k of its key head:
@@ -16,6 +16,10 @@ With x the normed stream of a token, of G key heads each with U / G value heads:
 A state is float32, whatever the weights are. Each token's step is taken by itself, in order, so
 that bits do not depend on how tokens are fed; the chunked form, which is other arithmetic, is not
 used. What a sequence is kept as is S and the last C - 1 inputs of the channels.
+
+Value heads lie behind those of the key heads before, or ``tiled``, as GGUF files may have them: of
+each key head the first, then of each the second, ... So rows of v and z, columns of delta_out,
+channels of conv, decays and steps.
 """
 
 from collections.abc import Mapping
@@ -38,6 +42,7 @@ _STRUCT = Struct(
         Field("key", "i32", "d_k: width of its queries and keys"),
         Field("value", "i32", "d_v: width of its values"),
         Field("kernel", "i32", "C: tokens over which its channels are summed"),
+        Field("tiled", "i32", "1: value heads lie first of each key head, then second, ..."),
     ),
 )
 
@@ -53,6 +58,7 @@ class Delta(Operation):
     key: int  # d_k, of a query and a key
     value: int  # d_v
     kernel: int  # C, tokens over which a channel is summed
+    tiled: bool = False  # value heads lie first of each key head, then second, ...
 
     def __post_init__(self) -> None:
         for name in ("key_heads", "value_heads", "key", "value"):
@@ -77,6 +83,8 @@ class Delta(Operation):
             Role.DELTA_Z: (1, self.columns, hidden),
             Role.DELTA_IN: (1, self.channels + self.columns, hidden),
             Role.DELTA_GATES: (1, 2 * self.value_heads, hidden),
+            Role.DELTA_BETA: (1, self.value_heads, hidden),
+            Role.DELTA_ALPHA: (1, self.value_heads, hidden),
             Role.DELTA_CONV: (1, self.channels, 1, self.kernel),
             Role.DELTA_DECAY: (1, self.value_heads),
             Role.DELTA_STEP: (1, self.value_heads),
@@ -100,19 +108,25 @@ class Delta(Operation):
 
     def of_one_key_head(self) -> "Delta":
         """Return the sizes of one key head and its value heads."""
-        return replace(self, key_heads=1, value_heads=self.each)
+        return replace(self, key_heads=1, value_heads=self.each, tiled=False)
+
+    def values_of(self, head: int) -> list[int]:
+        """Return where the value heads of a key head are among all."""
+        if self.tiled:
+            return list(range(head, self.value_heads, self.key_heads))
+        return list(range(head * self.each, (head + 1) * self.each))
 
     @property
     def channels(self) -> int:
         """Numbers of a token that are summed over tokens: of all queries, keys and values."""
         return 2 * self.key_heads * self.key + self.columns
 
-    def channels_of(self, head: int) -> tuple[slice, slice, slice]:
-        """Return where q, k and the v of a key head are among all channels."""
-        queries, values = self.key_heads * self.key, self.each * self.value
-        places = ((0, self.key), (queries, self.key), (2 * queries, values))
-        q, k, v = (slice(at + head * size, at + (head + 1) * size) for at, size in places)
-        return q, k, v
+    def channels_of(self, head: int) -> tuple[slice, ...]:
+        """Return where q, k and each v of a key head are among all channels."""
+        queries = self.key_heads * self.key
+        q, k = (slice(at + head * self.key, at + (head + 1) * self.key) for at in (0, queries))
+        values = (2 * queries + i * self.value for i in self.values_of(head))
+        return q, k, *(slice(at, at + self.value) for at in values)
 
     @property
     def columns(self) -> int:

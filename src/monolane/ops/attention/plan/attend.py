@@ -20,6 +20,7 @@ from monolane.plan.parts import (
     own,
     split,
 )
+from monolane.reference import cap_logits
 
 
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
@@ -91,7 +92,7 @@ def _attend(worker: Worker, phase: Phase, lane: int, kv_head: int, part: int) ->
         for i in (0, attention.cached_lists - 1)  # a latent is its own value
     )
     seen = _visible(keys, worker.position, worker.width, attention.window)
-    partial = _partial_attention(q, k, v, seen, np.float32(attention.scale))
+    partial = _partial_attention(attention, q, k, v, seen)
     where = (part, slice(worker.width), heads)
     worker.write(Buffer.ATTENTION, (lane,), where, partial)
 
@@ -108,13 +109,14 @@ def _visible(
 
 
 def _partial_attention(
-    q: Floats, k: Floats, v: Floats, seen: npt.NDArray[np.bool_], scale: np.float32
+    attention: Attention, q: Floats, k: Floats, v: Floats, seen: npt.NDArray[np.bool_]
 ) -> Floats:
     """Attend to some keys: sum of e * v, then the peak of the scores and the total of e.
 
     q [T, a, h], k and v [S, h], seen [T, S] -> [T, a, h + 2]. Nothing seen: peak -inf, total 0.
     """
-    scores = np.einsum("tah,sh->tas", q, k) * scale
+    scores = np.einsum("tah,sh->tas", q, k) * np.float32(attention.scale)
+    scores = cap_logits(scores, 1.0, attention.cap)
     scores = np.where(seen[:, None, :], scores, np.float32(-np.inf))
     peak = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     e = np.exp(scores - np.where(np.isfinite(peak), peak, 0))

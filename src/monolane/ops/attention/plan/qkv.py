@@ -183,7 +183,7 @@ def _gated_queries(worker: Worker, phase: Phase, lane: int, rows: slice, y: Floa
     queries, gates = (both[:, :, i].reshape(worker.width, -1) for i in (0, 1))
     count = attention.heads // worker.plan.config.num_lanes * attention.head_dim
     turned = _finished(worker, phase.layer, Role.Q, own_rows, count, queries)
-    worker.store(Buffer.QUERY, (lane,), own_rows, turned)
+    _store(worker, phase, Role.Q, lane, own_rows, turned)
     worker.store(Buffer.QUERY_GATE, (lane,), own_rows, gates)
 
 
@@ -214,11 +214,14 @@ def _norm_qk(worker: Worker, phase: Phase) -> None:
 def _finished(worker: Worker, layer: int, role: Role, rows: slice, count: int, y: Floats) -> Floats:
     """Norm and turn some rows of a lane's heads; a head of which rows are missing is wrong."""
     config = worker.plan.config
-    if config.attention(layer).qk_norm is QkNorm.HEAD:
+    attention = config.attention(layer)
+    if attention.norm_turned:
+        y = _rotate(worker, layer, rows, count, y)
+    if attention.qk_norm is QkNorm.HEAD:
         scale = worker.run.layers[layer][Role.Q_NORM if role is Role.Q else Role.K_NORM]
         normed = rms_norm(_whole(worker, layer, rows, count, y), scale, config.norm_eps)
         y = normed.reshape(worker.width, count)[:, rows]
-    return _rotate(worker, layer, rows, count, y)
+    return y if attention.norm_turned else _rotate(worker, layer, rows, count, y)
 
 
 def _rotate(worker: Worker, layer: int, rows: slice, count: int, y: Floats) -> Floats:
@@ -226,6 +229,15 @@ def _rotate(worker: Worker, layer: int, rows: slice, count: int, y: Floats) -> F
     turned = worker.turned(layer, _whole(worker, layer, rows, count, y)[0])
     part: Floats = turned.reshape(worker.width, count)[:, rows]
     return part
+
+
+def _tempered(worker: Worker, layer: int, y: Floats) -> Floats:
+    """Multiply queries by what grows with their position."""
+    temperature = worker.plan.config.attention(layer).temperature
+    if temperature is None:
+        return y
+    positions_T = np.arange(worker.position, worker.position + worker.width)
+    return y * temperature.factors(positions_T)[:, None]
 
 
 def _whole(worker: Worker, layer: int, rows: slice, count: int, y: Floats) -> Floats:
@@ -237,7 +249,7 @@ def _whole(worker: Worker, layer: int, rows: slice, count: int, y: Floats) -> Fl
 
 def _store(worker: Worker, phase: Phase, role: Role, lane: int, rows: slice, y: Floats) -> None:
     if role is Role.Q:
-        worker.store(Buffer.QUERY, (lane,), rows, y)
+        worker.store(Buffer.QUERY, (lane,), rows, _tempered(worker, phase.layer, y))
         return
     new = slice(worker.position, worker.position + worker.width)
     region = (phase.layer, 0 if role is Role.K else 1, lane, new)
