@@ -69,9 +69,10 @@ NB_MODULE(_core, m) {
         nb::arg("mask").none() = nb::none(),
         "The token that executors draw from logits, float32 [V], as docs/sampling.md defines it. "
         "`mask`, uint32 [ceil(V / 32)]: bit t % 32 of word t / 32 says whether token t may come.");
-  m.def("tell_of_file_faults", &monolane::tell_of_file_faults,
-        "From now on, have a read behind the end of a mapped file name the file and end the process "
-        "with 1, unless the process has a handler of its own for SIGBUS.");
+  m.def(
+      "tell_of_file_faults", &monolane::tell_of_file_faults,
+      "From now on, have a read behind the end of a mapped file name the file and end the process "
+      "with 1, unless the process has a handler of its own for SIGBUS.");
   monolane::bind_kernels(m);
   monolane::bind_executor(m);
   monolane::bind_drafter(m);
