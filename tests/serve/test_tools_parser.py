@@ -217,6 +217,20 @@ CASES: list[tuple[ToolFormat, str, str, list[list[str]]]] = [
         "",
         [["get_weather", '{"days": 2}'], ["f", "{}"]],
     ),
+    # Without both marks that begin it.
+    (
+        KIMI,
+        'So: functions.f:0<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>',
+        "So:",
+        [["f", '{"a": 1}']],
+    ),
+    (KIMI, "Use functions.f: it is good.", "Use functions.f: it is good.", []),
+    (
+        DEEPSEEK,
+        'function<｜tool▁sep｜>f\n```json\n{"a": 1}\n```<｜tool▁call▁end｜>',
+        "",
+        [["f", '{"a": 1}']],
+    ),
     (
         GLM,
         (

@@ -157,7 +157,7 @@ _DEEPSEEK_HEAD = rf"(?:function{_SEP})?{NAME}\s*(?:{_SEP}|\n```(?:json)?)\s*"
 DEEPSEEK = ToolFormat(
     "deepseek",
     _CALLS_BEGIN,
-    Named(lead=f"function{_SEP}", args="\n```json\n", tail="\n```", head=_DEEPSEEK_HEAD),
+    Named(lead=f"function{_SEP}", args="\n```json\n", tail="\n```", head=_DEEPSEEK_HEAD, told=True),
     also=(_CALL_BEGIN,),
     ends=("```", _CALL_END, _CALLS_END),
     before=_CALLS_BEGIN + _CALL_BEGIN,
@@ -180,6 +180,7 @@ KIMI = ToolFormat(
     "<|tool_calls_section_begin|>",
     Named(
         lead="functions.",
+        told=True,
         args=":0" + _ARGUMENTS,
         head=rf"(?:functions\.)?{NAME}(?::\d+)?\s*{_ARGUMENTS.replace('|', '[|]')}\s*",
     ),

@@ -26,6 +26,12 @@ class Named(Shape):
     head: str
     lead: str = ""  # before the name
     tail: str = ""  # behind the arguments
+    told: bool = False  # ``lead`` tells a call from text
+
+    @property
+    def leads(self) -> tuple[str, ...]:
+        """What is before the name, where it is a mark."""
+        return (self.lead,) if self.told else ()
 
     def spell(self, name: str, arguments: Any) -> str:
         """Return name, mark and arguments."""

@@ -41,11 +41,15 @@ def read_calls(form: ToolFormat, calls: Calls, begun: str) -> Reader:
 
 
 def read_unmarked(form: ToolFormat, calls: Calls) -> Reader:
-    """Read objects behind which a call must end as ``form`` says; or a call in tags."""
+    """Read a call in tags, or one behind which there is an end as ``form`` has it."""
     char = yield from space()
     if char == "<":
         return (yield from read_tags(calls, (yield from tag()), padded=form.padded))
-    rest = yield from read_objects(calls, isinstance(form.shape, ByName))
+    if char != "{":
+        yield from form.shape.read(calls, char)
+        rest = yield from space()
+    else:
+        rest = yield from read_objects(calls, isinstance(form.shape, ByName))
     end = form.ends[0]
     if rest != end[0]:
         raise NotACallError
