@@ -36,6 +36,11 @@ FORMATS = {  # name: (weights, activations, bytes per weight, scales included)
     "q4_k x i8": ("q4_kp", "i8", 148 / 256),
     "q5_k x i8": ("q5_kp", "i8", 180 / 256),
     "q6_k x i8": ("q6_kp", "i8", 210 / 256),
+    "q3_k x i8": ("q3_kp", "i8", 114 / 256),
+    "q2_k x i8": ("q2_kp", "i8", 84 / 256),
+    "iq4_nl x i8": ("iq4_nlp", "i8", 18 / 32),
+    "iq4_xs x i8": ("iq4_xsp", "i8", 138 / 256),
+    "nvfp4 x i8": ("nvfp4p", "i8", 36 / 64),
 }
 PANEL = 16  # rows that codes have together
 SLICE = 8 << 20  # bytes of one timing

@@ -16,6 +16,7 @@ from monolane.model import FORMATS
 
 from . import test_blocks, test_kernels
 from .activations import heavy_tailed
+from .blocks import BLOCKS, BYTE_SCALES, HALVES, NAMES, block_of
 
 NUMBERS = {row.short: row.code for row in FORMATS.values()}
 ACTIVATIONS = ("f32", "bf16", "i8")
@@ -85,8 +86,10 @@ def plain_products(rng: np.random.Generator) -> Iterator[Case]:
 
 def products_of_codes(rng: np.random.Generator) -> Iterator[Case]:
     """Two and a third panels; columns that end amid a record, or amid a block of tiles."""
-    for name in test_blocks.NAMES:
-        for cols in (256, 768) if name.endswith("_k") else (32, 96, 160, 576):
+    for name in BLOCKS:
+        for cols in (
+            cols for cols in (32, 96, 160, 256, 576, 768) if cols % block_of(name)[0] == 0
+        ):
             blocks = test_blocks.random_blocks(rng, name, 37, cols)
             x = heavy_tailed(rng, 21, cols)
             x[3, :32] = 0  # a group without a scale
@@ -96,13 +99,17 @@ def products_of_codes(rng: np.random.Generator) -> Iterator[Case]:
 def extremes() -> Iterator[Case]:
     """Codes and activations at either end, in every combination: a sum that saturates differs."""
     x = np.tile(np.array([[127.0], [-127.0], [-127.0]], np.float32), (4, 256))
-    for name in test_blocks.NAMES:
+    for name in NAMES:
         for byte in (0x00, 0xFF, 0x80, 0x7F):
             blocks = test_blocks.random_blocks(np.random.default_rng(1), name, 2, 256)
-            columns, size = test_blocks.GGML_QUANT_SIZES[test_blocks.kind(name)]
+            columns, size = block_of(name)
             each = blocks.reshape(2, 256 // columns, size)
-            scales = [at + i for at in test_blocks.HALVES[name] for i in (0, 1)]
-            codes = np.setdiff1d(np.arange(size), [*scales, test_blocks.EXPONENTS.get(name, -1)])
+            scales = [at + i for at in HALVES[name] for i in (0, 1)]
+            if name in BYTE_SCALES:
+                scales = list(range(size))[BYTE_SCALES[name]]
+            elif name == "iq1_m":  # its float16 is spread over those of groups
+                scales = list(range(48, 56))
+            codes = np.setdiff1d(np.arange(size), scales)
             each[..., codes] = byte
             yield product(name, blocks, None, "i8", x)
     every_exponent = np.empty((256, 17), np.uint8)
@@ -150,7 +157,7 @@ def conversions(rng: np.random.Generator) -> Iterator[Case]:
     for fmt in ("i8", "i4"):
         codes, scales = kernels.quantize(fmt, "f32", test_kernels.as_bytes(x))
         yield widened(fmt, codes, scales, 288)
-    for name in test_blocks.NAMES:
+    for name in NAMES:
         yield widened(name, test_blocks.random_blocks(rng, name, 3, 768), None, 768)
 
 

@@ -9,15 +9,16 @@ import pytest
 
 from monolane._core import kernels
 
-from .test_blocks import ISAS, NAMES, assert_products, multiply, random_blocks
+from .blocks import BLOCKS, block_of
+from .test_blocks import ISAS, assert_products, multiply, random_blocks
 
 ROWS = 300
 every_isa = pytest.mark.parametrize("isa", [*ISAS, *kernels.emulated()])
-every_format = pytest.mark.parametrize("name", NAMES)
+every_format = pytest.mark.parametrize("name", BLOCKS)
 
 
 def columns_of(name):
-    return (1280, 2304) if name.endswith("_k") else (1056, 2304)
+    return (1280 if block_of(name)[0] > 32 else 1056, 2304)
 
 
 @every_isa

@@ -11,7 +11,7 @@ import functools
 import ml_dtypes
 import numpy as np
 import pytest
-from blocks import BLOCKS, random_blocks
+from blocks import BLOCKS, block_of, random_blocks
 
 from monolane._core import kernels
 from monolane.cpu import CpuExecutor
@@ -52,7 +52,8 @@ def multiply(
 def test_the_bits_of_vectors(isa: str, name: str) -> None:
     # Columns that end within a block of 256 and with it, in a record of one group and of four;
     # rows of more than one block of panels, from and to the middle of one, and of one panel.
-    for cols in (256, 1024) if name.endswith("_k") else (32, 160, 256, 1184):
+    step = 32 if name in ("i8", "i4") else block_of(name)[0]
+    for cols in (cols for cols in (32, 160, 256, 1024, 1184) if cols % step == 0):
         of = panels(name, 90, cols)
         x = heavy_tailed(np.random.default_rng(cols), 96, cols)
         assert cols < 500 or 0.02 < fine_groups(x).mean() < 0.25
@@ -179,7 +180,8 @@ def test_as_many_products_of_tiles_as_docs_say(isa: str, name: str) -> None:
     So tiles are what multiplies, from 9 tokens on; up to 15 they come in eights.
     """
     of, x = panels(name, 90, 1024), np.ones((64, 1024), np.float32)
-    sums = 1024 // (16 if name == "q6_k" else 32)
+    halves = name in ("q6_k", "q2_k", "iq2_s", "nvfp4")
+    sums = 1024 // (16 if halves else 32)
     for width, tiles in {1: 0, 8: 0, 9: 2, 15: 2, 16: 1, 17: 2, 32: 2, 33: 3, 64: 4}.items():
         before = kernels.emulated_dots(isa)
         multiply(isa, of, x[:width].copy(), 0, 90)

@@ -215,13 +215,24 @@ def blocks(kind: str, shape: tuple[int, int]) -> np.ndarray:
     if kind == "MXFP4":  # no float16, but a power of two
         raw[:, 0] = rng.integers(118, 121, count)
         return raw.reshape(shape[0], -1)
+    if kind == "NVFP4":  # four of 8 bits
+        raw[:, :4] = rng.integers(8, 16, (count, 4))
+        return raw.reshape(shape[0], -1)
     # Where the float16 numbers of a block lie (``ggml-common.h``): its scale, and what is added.
     super_block = row.block == 256
-    starts = {"Q6_K": (208,), "Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,)}.get(kind, (0, 2))
-    for i, start in enumerate(starts):
+    starts = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "TQ1_0": (52,), "TQ2_0": (64,)}
+    with_minima = ("Q4_1", "Q5_1", "Q4_K", "Q5_K")
+    for i, start in enumerate(starts.get(kind, (0, 2) if kind in with_minima else (0,))):
         size = 1e-3 if super_block else 1e-2
-        size = size / 40 if kind in ("Q8_0", "Q6_K") else size
+        if kind in ("Q8_0", "Q6_K", "IQ4_NL", "IQ4_XS"):
+            size /= 40
+        if kind.startswith("TQ"):
+            size *= 40
         scales = (rng.uniform(0.5, 1, count) * size * (-4) ** i).astype(np.float16)
+        if kind == "IQ1_M":  # in the upper halves of four bytes
+            nibbles = scales[:, None].view(np.uint16) >> np.array([0, 4, 8, 12], np.uint16) & 15
+            raw[:, 49::2] = raw[:, 49::2] & 15 | nibbles.astype(np.uint8) << 4
+            continue
         raw[:, start : start + 2] = scales.view(np.uint8).reshape(-1, 2)
     return raw.reshape(shape[0], -1)
 

@@ -175,8 +175,8 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         "'y': it begins at byte 128, within tensor 'x', which ends at 160",
     ),
     "a type that is not read": (
-        build([], [info("x", (256,), 23, 0)], b"\0" * 199),
-        "'x': expected a type among F32, .* got IQ4_XS; take another file of this model",
+        build([], [info("x", (256,), 41, 0)], b"\0" * 199),
+        "'x': expected a type among F32, .* got Q1_0; take another file of this model",
     ),
     "a type that nobody knows": (build([], [info("x", (256,), 99, 0)]), "got number 99"),
 }

@@ -89,6 +89,10 @@ static inline Floats load_exponents(const uint8_t* p) {
   const __m256i is_normal = _mm256_cmpgt_epi32(e, one);
   return _mm256_castsi256_ps(_mm256_blendv_epi8(small, normal, is_normal));
 }
+// 2^-8 of what each byte means as E4M3: its bits are those of a float16 with a wider exponent.
+static inline Floats load_bytes_as_halves(const uint8_t* p) {
+  return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(_mm_loadu_si64(p)), 7));
+}
 static inline Floats load_bytes_as_floats(const uint8_t* p) {
   return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadu_si64(p)));
 }

@@ -101,6 +101,11 @@ static inline Floats load_exponents(const uint8_t* p) {
   const __m512i power = _mm512_sub_epi32(e, _mm512_set1_epi32(128));
   return _mm512_scalef_ps(_mm512_set1_ps(1.0f), _mm512_cvtepi32_ps(power));
 }
+// 2^-8 of what each byte means as E4M3: its bits are those of a float16 with a wider exponent.
+static inline Floats load_bytes_as_halves(const uint8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7));
+}
 static inline Floats load_bytes_as_floats(const uint8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));

@@ -81,6 +81,13 @@ static inline Floats load_exponents(const uint8_t* p) {
   const uint32x4_t small = vshlq_u32(vdupq_n_u32(1u << 21), vreinterpretq_s32_u32(e));
   return vreinterpretq_f32_u32(vbslq_u32(vcgtq_u32(e, vdupq_n_u32(1)), normal, small));
 }
+// 2^-8 of what each byte means as E4M3: its bits are those of a float16 with a wider exponent.
+static inline Floats load_bytes_as_halves(const uint8_t* p) {
+  uint32_t four;
+  std::memcpy(&four, p, sizeof four);
+  const uint16x8_t bits = vshll_n_u8(vcreate_u8(four), 7);
+  return vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(bits)));
+}
 static inline Floats load_bytes_as_floats(const uint8_t* p) {
   uint32_t four;
   std::memcpy(&four, p, sizeof four);

@@ -106,6 +106,12 @@ static inline Bytes look_up(Bytes nibbles, const uint8_t* table) {
 static inline Floats load_exponents(const uint8_t* p) {
   return Floats{half_power(p[0]), half_power(p[1]), half_power(p[2]), half_power(p[3])};
 }
+// 2^-8 of what each byte means as E4M3: its bits are those of a float16 with a wider exponent.
+static inline Floats load_bytes_as_halves(const uint8_t* p) {
+  Floats found;
+  for (int i = 0; i < kElements; ++i) found[i] = f16_to_float(static_cast<uint16_t>(p[i] << 7));
+  return found;
+}
 template <class Byte>
 static inline Floats load_bytes_as_floats(const Byte* p) {
   return Floats{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),

@@ -44,13 +44,19 @@ class MatrixSums {
   // A group of two tokens; numbers that a token has one of are those of both, twice.
   struct Pair {
     Bytes codes[kEights];
-    Floats scale, sum;
+    Floats scale, sum, halves[2];
 
     void join(const TokenGroup& a, const TokenGroup& b) {
       join_codes(a.codes, b.codes, codes);
       scale = interleave<false>(splat(a.scale), splat(b.scale));
       sum = interleave<false>(splat(a.sum), splat(b.sum));
+      if constexpr (Dot::kHalfMinima) {
+        for (int i = 0; i < 2; ++i) {
+          halves[i] = interleave<false>(splat(a.half_sum(i)), splat(b.half_sum(i)));
+        }
+      }
     }
+    Floats half_sum(int half) const { return halves[half]; }
   };
 
   // What a group leaves over, zeros for a token for which it is not fine.
@@ -85,7 +91,11 @@ class MatrixSums {
     each<Dot::kParts>([&](auto i) MONOLANE_INLINE {
       found.scales[i] = interleave<kLast>(w.scales[i], w.scales[i]);
     });
-    if constexpr (Dot::kMinima) found.minimum = interleave<kLast>(w.minimum, w.minimum);
+    if constexpr (Dot::kMinima) {
+      each<Dot::kMinimumParts>([&](auto i) MONOLANE_INLINE {
+        found.minima[i] = interleave<kLast>(w.minima[i], w.minima[i]);
+      });
+    }
     return found;
   }
 

@@ -30,31 +30,52 @@ MONOLANE_INLINE static inline void each(const F& f) {
   }(std::make_integer_sequence<int, N>());
 }
 
+#ifdef MONOLANE_PAIR_SUMS
+// The largest of the unsigned numbers that are multiplied; those of 8 bits in halves.
+constexpr int largest_number(Format format) {
+  const Planes planes = planes_of(format);
+  if (planes.bias == 128) return 15;
+  if (const Numbers* numbers = numbers_of(format)) {
+    int largest = 0;
+    for (const int number : numbers->all) largest = std::max(largest, number);
+    return format == Format::kQ3Kp ? largest_number(Format::kIq2p) : largest;
+  }
+  return (1 << (planes.low / 4 + planes.high / 4)) - 1;
+}
+
+// Pairs of products whose sum fits 16 bits, of so many: 8 of numbers up to 15, 4 up to 31, 2 up to
+// 63.
+constexpr int pair_sums(Format format, int pairs) {
+  while (pairs * 2 * 127 * largest_number(format) > 32767) pairs /= 2;
+  return pairs;
+}
+#endif
+
 template <Format kFormat>
 struct PanelDot {
   static constexpr Format kOf = kFormat;
   static constexpr Planes kPlanes = planes_of(kFormat);
-  static constexpr bool kMinima = kPlanes.minimum > 0;
   static constexpr bool kSupers = kPlanes.super > 0;
-  static constexpr bool kHalfScales = kSupers && !kMinima;      // scales of 16 columns
-  static constexpr bool kBytes = kPlanes.low == 32;             // codes of 8 bits
-  static constexpr int kParts = kHalfScales ? 2 : 1;            // sums of a group
-  static constexpr bool kNumbers = kFormat == Format::kMxfp4p;  // codes name numbers of a table
-  static constexpr bool kExponents = kNumbers;                  // scales are powers of two
-  static_assert(!kHalfScales || kPlanes.bias == 32);
-  static_assert(kFineSteps == 128);  // as join_sums has it
+  static constexpr bool kHalfScales = kPlanes.scale == 2 * kPlanes.number;  // of 16 columns
+  static constexpr bool kHalfMinima = kHalfScales && kPlanes.super == 4;    // beside them in bytes
+  static constexpr bool kMinima = kPlanes.minimum > 0 || kHalfMinima;
+  static constexpr bool kBytes = kPlanes.low == 32;   // codes of 8 bits
+  static constexpr bool kWide = kPlanes.bias == 128;  // numbers of 8 bits, codes or named by them
+  static constexpr int kParts = kHalfScales ? 2 : 1;  // sums of a group
+  static constexpr int kMinimumParts = kHalfMinima ? 2 : 1;
+  static constexpr bool kE2m1 = kFormat == Format::kMxfp4p || kFormat == Format::kNvfp4p;
+  static constexpr bool kNumbers = numbers_of(kFormat) != nullptr && !kE2m1;  // by the matrix
+  static constexpr bool kExponents = kFormat == Format::kMxfp4p;  // scales are powers of two
+  static constexpr bool kE4m3 = kFormat == Format::kNvfp4p;       // scales are these
+  static_assert(kFineSteps == 128);                               // as join_sums has it
 #ifdef MONOLANE_PAIR_SUMS
-  // Pairs of products whose sum fits 16 bits: 8 of codes up to 15 (or nibbles of codes of 8 bits),
-  // 4 up to 31, 2 up to 63.
-  static constexpr int kPairSums = kNumbers ? 4 : 8 >> kPlanes.high / 4;
-  static_assert(!kNumbers || kPairSums * 2 * 127 * 28 <= 32767);
-  static_assert(kPairSums * 2 * 127 * ((16 << kPlanes.high / 4) - 1) <= 32767);
+  static constexpr int kPairSums = pair_sums(kFormat, kQuads / kParts);
 #endif
   static constexpr int64_t kUnitBytes = kElements * 4;  // of a vector of codes
   static constexpr int64_t kSuperGroups = kSupers ? kSuper / kGroup : 1;
   static constexpr int64_t kGroupBytes =  // of a panel, without supers
       kPanelRows * (kPlanes.low + kPlanes.high + kPlanes.scale + kPlanes.minimum);
-  static constexpr int64_t kSuperBytes = kPanelRows * kPlanes.super * (kMinima ? 2 : 1);
+  static constexpr int64_t kSuperBytes = kPanelRows * kPlanes.super;
   static constexpr int64_t kRecord = record_groups(kFormat);  // groups of a whole record
   static_assert(kSuperGroups == 1 || kSuperGroups % kRecord == 0);
   static_assert(kBlockGroups % kSuperGroups == 0 && kBlockGroups % kRecord == 0);
@@ -62,16 +83,18 @@ struct PanelDot {
   // What a unit brings to a group beside its codes.
   struct Scales {
     Floats scales[kParts];
-    Floats minimum;
+    Floats minima[kMinimumParts];
   };
 
   const char* data;
   int64_t panels, groups;
+  const Numbers* numbers;
 
   explicit PanelDot(const Matrix& w)
       : data(static_cast<const char*>(w.data)),
         panels((w.rows + kPanelRows - 1) / kPanelRows),
-        groups(w.cols / kGroup) {}
+        groups(w.cols / kGroup),
+        numbers(numbers_of(w.format)) {}
 
   int64_t cols() const { return groups * kGroup; }
   const char* at(int64_t p, int64_t g) const {
@@ -79,10 +102,11 @@ struct PanelDot {
   }
 
   // The supers of 256 columns, of the scales and of the minima.
-  static void load_supers(const char* from, int unit, Floats (&supers)[2]) {
+  void load_supers(const char* from, int unit, Floats (&supers)[2]) const {
     if constexpr (kSupers) {
       const auto* scales = reinterpret_cast<const F16*>(from) + unit * kElements;
       supers[0] = load(scales);
+      if constexpr (kNumbers) supers[0] = mul(supers[0], splat(numbers->unit));
       if constexpr (kMinima) supers[1] = load(scales + kPanelRows);
     }
   }
@@ -90,9 +114,9 @@ struct PanelDot {
   // Group g of a record of `groups`, of U units by T tokens, each `stride` bytes after the one
   // before, which begins at `x`.
   template <int U, int T>
-  MONOLANE_INLINE static void add_group(const char* record, int64_t groups, int unit, int64_t g,
-                                        const Floats (&supers)[U][2], const char* x, int64_t stride,
-                                        Floats (&acc)[U][T]) {
+  MONOLANE_INLINE void add_group(const char* record, int64_t groups, int unit, int64_t g,
+                                 const Floats (&supers)[U][2], const char* x, int64_t stride,
+                                 Floats (&acc)[U][T]) const {
     const char* low = record + g * kPanelRows * kPlanes.low + unit * kUnitBytes;
     const char* rest = record + groups * kPanelRows * kPlanes.low;
     const char* high = rest + g * kPanelRows * kPlanes.high + unit * kUnitBytes;
@@ -124,7 +148,8 @@ struct PanelDot {
       const Scales w = scales(behind, groups, unit + u, g, supers[u]);
       Bytes codes[kQuads];
       each<kQuads>([&](auto quad) MONOLANE_INLINE {
-        codes[quad] = load_quad<quad>(low + u * kUnitBytes, high + u * kUnitBytes);
+        codes[quad] =
+            to_numbers(load_quad<quad>(low + u * kUnitBytes, high + u * kUnitBytes), numbers);
       });
 #pragma GCC unroll 16
       for (int t = 0; t < T; ++t) {
@@ -149,24 +174,30 @@ struct PanelDot {
   static Floats add_parts(const Scales& w, const Token& x, const Ints* sums, Floats acc) {
     if constexpr (kHalfScales) {
       const Floats second = mul(to_float(sums[1]), w.scales[1]);
-      return fma(fma(to_float(sums[0]), w.scales[0], second), splat(x.scale), acc);
+      acc = fma(fma(to_float(sums[0]), w.scales[0], second), splat(x.scale), acc);
+      if constexpr (kHalfMinima) {
+        acc = fma(w.minima[0], splat(x.half_sum(0)), acc);
+        acc = fma(w.minima[1], splat(x.half_sum(1)), acc);
+      }
+      return acc;
     }
     acc = fma(to_float(sums[0]), mul(w.scales[0], splat(x.scale)), acc);
-    if constexpr (kMinima) acc = fma(w.minimum, splat(x.sum), acc);
+    if constexpr (kMinima) acc = fma(w.minima[0], splat(x.sum), acc);
     return acc;
   }
 
   // Group g of a record of `groups` for products of tiles: its codes as signed numbers, a vector of
   // four columns at codes[c / 4] + 4 times the unit's first row, and what it brings beside them.
-  static Scales bring_group(const char* record, int64_t groups, int unit, int64_t g,
-                            const Floats (&supers)[2], int8_t (*codes)[kPanelRows * 4]) {
+  Scales bring_group(const char* record, int64_t groups, int unit, int64_t g,
+                     const Floats (&supers)[2], int8_t (*codes)[kPanelRows * 4]) const {
     const char* low = record + g * kPanelRows * kPlanes.low + unit * kUnitBytes;
     const char* rest = record + groups * kPanelRows * kPlanes.low;
     const char* high = rest + g * kPanelRows * kPlanes.high + unit * kUnitBytes;
     each<kQuads>([&](auto quad) MONOLANE_INLINE {
       typedef uint8_t Codes __attribute__((vector_size(sizeof(Bytes))));
       const Codes signed_codes =
-          std::bit_cast<Codes>(load_quad<quad>(low, high)) - static_cast<uint8_t>(kPlanes.bias);
+          std::bit_cast<Codes>(to_numbers(load_quad<quad>(low, high), numbers)) -
+          static_cast<uint8_t>(kPlanes.bias);
       std::memcpy(codes[quad] + unit * kUnitBytes, &signed_codes, sizeof signed_codes);
     });
     return scales(rest + groups * kPanelRows * kPlanes.high, groups, unit, g, supers);
@@ -183,10 +214,25 @@ struct PanelDot {
     Scales found;
     const char* scale = from + g * kPanelRows * kPlanes.scale;
     const char* minimum = from + kPanelRows * (groups * kPlanes.scale + g * kPlanes.minimum);
-    if constexpr (kHalfScales) {
+    if constexpr (kHalfMinima) {
+      const auto* bytes = reinterpret_cast<const uint8_t*>(scale) + unit * kElements;
+      each<2>([&](auto half) MONOLANE_INLINE {
+        const uint8_t* at = bytes + half * kPanelRows;
+        found.scales[half] = mul(supers[0], load_nibbles_as_floats<false>(at));
+        found.minima[half] = mul(supers[1], load_nibbles_as_floats<true>(at));
+      });
+    } else if constexpr (kE4m3) {
+      const auto* bytes = reinterpret_cast<const uint8_t*>(scale) + unit * kElements;
+      const Floats unit_of_both = splat(0x1p8f * kE2m1Numbers.unit);
+      found.scales[0] = mul(load_bytes_as_halves(bytes), unit_of_both);
+      found.scales[1] = mul(load_bytes_as_halves(bytes + kPanelRows), unit_of_both);
+    } else if constexpr (kHalfScales) {
       const auto* bytes = reinterpret_cast<const int8_t*>(scale) + unit * kElements;
       found.scales[0] = mul(supers[0], load_bytes_as_floats(bytes));
       found.scales[1] = mul(supers[0], load_bytes_as_floats(bytes + kPanelRows));
+    } else if constexpr (kSupers && !kMinima) {
+      const auto* bytes = reinterpret_cast<const int8_t*>(scale) + unit * kElements;
+      found.scales[0] = mul(supers[0], load_bytes_as_floats(bytes));
     } else if constexpr (kSupers) {
       const auto* bytes = reinterpret_cast<const uint8_t*>(scale) + unit * kElements;
       found.scales[0] = mul(supers[0], load_bytes_as_floats(bytes));
@@ -195,17 +241,19 @@ struct PanelDot {
     } else {
       found.scales[0] = load(reinterpret_cast<const F16*>(scale) + unit * kElements);
     }
-    if constexpr (kMinima && kSupers) {
+    if constexpr (kHalfMinima) {
+      return found;
+    } else if constexpr (kMinima && kSupers) {
       const auto* bytes = reinterpret_cast<const uint8_t*>(minimum) + unit * kElements;
-      found.minimum = mul(supers[1], load_bytes_as_floats(bytes));
+      found.minima[0] = mul(supers[1], load_bytes_as_floats(bytes));
     } else if constexpr (kMinima) {
-      found.minimum = load(reinterpret_cast<const F16*>(minimum) + unit * kElements);
+      found.minima[0] = load(reinterpret_cast<const F16*>(minimum) + unit * kElements);
     }
     return found;
   }
 
   static Ints start(const TokenGroup& x) {
-    if constexpr (kBytes && kSignedBytes) return splat(int32_t{0});
+    if constexpr (kWide && kSignedBytes) return splat(int32_t{0});
     switch (kPlanes.bias) {
       case 8:
         return splat(x.minus_8);
@@ -217,16 +265,20 @@ struct PanelDot {
         return splat(int32_t{0});
     }
   }
+  // Of columns 0..15 or 16..31.
+  static Ints start(const TokenGroup& x, int half) {
+    return splat(x.minus_32[half] * kPlanes.bias / 32);
+  }
 
 #ifdef MONOLANE_PAIR_SUMS
   template <int U, int T>
-  MONOLANE_INLINE static void sum_group(const char* low, const char* high, const char* x,
-                                        int64_t stride, Ints (&sums)[kParts][U][T]) {
+  MONOLANE_INLINE void sum_group(const char* low, const char* high, const char* x, int64_t stride,
+                                 Ints (&sums)[kParts][U][T]) const {
     each<kParts>([&](auto part) MONOLANE_INLINE {
       constexpr int kCount = kQuads / kParts;
       sum_pairs<U, T, part * kCount, (part + 1) * kCount>(low, high, x, stride, sums[part]);
     });
-    if constexpr (kBytes) {
+    if constexpr (kWide) {
       Ints more[U][T];
       sum_pairs<U, T, 0, kQuads, 16>(low, high, x, stride, more);
       each<U>([&](auto u) MONOLANE_INLINE {
@@ -243,8 +295,9 @@ struct PanelDot {
   // |w| by x with w's sign, and widen each pair, is 32 operations, too, but 24 of them by the two
   // ports that multiply, of four.
   template <int U, int T, int kBegin, int kEnd, int kTimes = 1>
-  MONOLANE_INLINE static void sum_pairs(const char* low, const char* high, const char* x,
-                                        int64_t stride, Ints (&sums)[U][T]) {
+  MONOLANE_INLINE void sum_pairs(const char* low, const char* high, const char* x, int64_t stride,
+                                 Ints (&sums)[U][T]) const {
+    [[maybe_unused]] const Numbers* table = numbers;  // in a register: `this` is memory
     Pair pairs[U][T];
     // By constants, not loops: so the arrays are registers before anything is unrolled.
     each<kEnd - kBegin>([&](auto at) MONOLANE_INLINE {
@@ -254,6 +307,10 @@ struct PanelDot {
         codes[u] = load_quad<quad>(low + u * kUnitBytes, high + u * kUnitBytes);
         if constexpr (kBytes) {
           codes[u] = kTimes == 16 ? high_nibbles(codes[u]) : low_nibbles(codes[u]);
+        } else if constexpr (kWide) {
+          codes[u] = look_up(codes[u], kTimes == 16 ? table->high : table->low);
+        } else {
+          codes[u] = to_numbers(codes[u], table);
         }
       });
       each<T>([&](auto t) MONOLANE_INLINE {
@@ -274,7 +331,7 @@ struct PanelDot {
     if constexpr (kTimes > 1) return;
     each<T>([&](auto t) MONOLANE_INLINE {
       const TokenGroup& group = token(x, stride, t);
-      const Ints more = kHalfScales ? splat(group.minus_32[kBegin / (kQuads / 2)]) : start(group);
+      const Ints more = kHalfScales ? start(group, kBegin / (kQuads / 2)) : start(group);
       each<U>([&](auto u) MONOLANE_INLINE { sums[u][t] = add_sums(sums[u][t], more); });
     });
   }
@@ -282,8 +339,8 @@ struct PanelDot {
   MONOLANE_INLINE static void sum_group(const Bytes (&codes)[kQuads], const TokenGroup& x,
                                         Ints (&sums)[kParts]) {
     if constexpr (kHalfScales) {
-      sums[0] = dots<0, kQuads / 2>(codes, x, splat(x.minus_32[0]));
-      sums[1] = dots<kQuads / 2, kQuads>(codes, x, splat(x.minus_32[1]));
+      sums[0] = dots<0, kQuads / 2>(codes, x, start(x, 0));
+      sums[1] = dots<kQuads / 2, kQuads>(codes, x, start(x, 1));
     } else {
       sums[0] = dots<0, kQuads>(codes, x, start(x));
     }
@@ -293,11 +350,11 @@ struct PanelDot {
   static Ints dots(const Bytes (&codes)[kQuads], const TokenGroup& x, Ints sum) {
 #ifdef MONOLANE_LANE_DOTS
     each<kEnd - kBegin>([&](auto at) MONOLANE_INLINE {
-      sum = dot_lane<kBytes, kBegin + at>(sum, codes[kBegin + at], x.codes);
+      sum = dot_lane<kWide, kBegin + at>(sum, codes[kBegin + at], x.codes);
     });
 #else
 #pragma GCC unroll 8
-    for (int q = kBegin; q < kEnd; ++q) sum = dot<kBytes>(sum, codes[q], x.codes + 4 * q);
+    for (int q = kBegin; q < kEnd; ++q) sum = dot<kWide>(sum, codes[q], x.codes + 4 * q);
 #endif
     return sum;
   }
@@ -307,12 +364,17 @@ struct PanelDot {
   template <int kQuad>
   static Bytes load_quad(const char* low, [[maybe_unused]] const char* high) {
     constexpr int64_t kStride = kPanelRows * 4;  // from four columns to the next
+    if constexpr (kPlanes.low == 8) {
+      constexpr int kPairOfBits = kQuad / 2;
+      const Bytes pairs = join<-2 * kPairOfBits, 3>(Bytes{}, load_bytes(low + kQuad % 2 * kStride));
+      if constexpr (kPlanes.high == 0) return pairs;
+      return join<2 - kQuad, 4>(pairs, load_bytes(high));
+    }
     constexpr int kHalf = kQuads / 2, kByte = kBytes ? kQuad : kQuad % kHalf;
     constexpr bool kHigh = kQuad >= kHalf;  // its nibble
     const Bytes stored = load_bytes(low + kByte * kStride);
     if constexpr (kBytes) return stored;
     const Bytes nibbles = kHigh ? high_nibbles(stored) : low_nibbles(stored);
-    if constexpr (kNumbers) return look_up(nibbles, kMxfp4Numbers);
     if constexpr (kPlanes.high == 4) {
       return join<(kHigh ? 0 : 4) - kByte, 0x10>(nibbles, load_bytes(high));
     } else if constexpr (kPlanes.high == 8) {
@@ -321,199 +383,13 @@ struct PanelDot {
     }
     return nibbles;
   }
-};
 
-// A block, or the panels of it that have rows that are wanted: first .. last - 1 of all panels, and
-// their groups begin .. end - 1.
-struct Block {
-  int64_t first, last;
-  int64_t begin, end;
-};
-
-constexpr int kUnitTokens = 8;  // times units: up to which units are taken together
-
-// U units of a panel in a block, by T tokens. `before` and `after`: [U, T, kElements], sums of the
-// columns before the block, and with it.
-template <class Dot, int U, int T, Fetch kFetch>
-static inline void panel_tile(const Dot& dot, const Block& block, int64_t p, int unit,
-                              const char* tokens, int64_t token_stride, Stream& stream,
-                              const float* before, float* after) {
-  Floats acc[U][T];
-  each<U>([&](auto u) MONOLANE_INLINE {
-    each<T>([&](auto t) MONOLANE_INLINE { acc[u][t] = load(before + (u * T + t) * kElements); });
-  });
-  if constexpr (kFetch == Fetch::kParts) fetch<kFetch>(stream, stream.part);
-  Stream ahead = stream;  // a copy: it stays in a register
-  Floats supers[U][2];
-  const char* from = dot.at(p, block.begin);
-  const int64_t groups = block.end;
-  for (int64_t g = block.begin; g < groups;) {
-    if constexpr (Dot::kSupers) {
-      each<U>([&](auto u) MONOLANE_INLINE { dot.load_supers(from, unit + u, supers[u]); });
-      if constexpr (kFetch == Fetch::kAhead) fetch<kFetch>(ahead, Dot::kSuperBytes);
-      from += Dot::kSuperBytes;
-    }
-    const int64_t end = Dot::kSupers ? g + Dot::kSuperGroups : groups;
-    while (g < end) {
-      const int64_t count = Dot::kSupers ? Dot::kRecord : std::min(Dot::kRecord, end - g);
-      for (int64_t i = 0; i < count; ++i, ++g) {
-        if constexpr (kFetch == Fetch::kAhead) fetch<kFetch>(ahead, Dot::kGroupBytes);
-        const char* x = tokens + g * static_cast<int64_t>(sizeof(TokenGroup));
-        dot.template add_group<U, T>(from, count, unit, i, supers, x, token_stride, acc);
-      }
-      from += count * Dot::kGroupBytes;
-    }
-  }
-  stream = ahead;
-  each<U>([&](auto u) MONOLANE_INLINE {
-    each<T>([&](auto t) MONOLANE_INLINE { store(after + (u * T + t) * kElements, acc[u][t]); });
-  });
-}
-
-// Whether one token's panels are read faster without prefetches: by Zen 4 with vectors of 16
-// numbers. One core, 2,048 columns, GB/s, without and 8 KB ahead: q8_0 31.2 and 20.5, q4_k 29.3
-// and 23.1, q6_k 25.0 and 22.5. Two tokens or more take 10 to 60 % longer without, and so do AVX2's
-// vectors. By the family, which is Zen 3's, too: gcc 12 does not know Zen 4 by name.
-static inline bool follows_panels() {
-#if defined(__x86_64__)
-  return kElements == 16 && __builtin_cpu_is("amdfam19h");
-#else
-  return false;
-#endif
-}
-
-// The rows begin .. end - 1, which a call wants.
-struct Rows {
-  int64_t begin, end;
-};
-
-// Wanted rows of the unit that begins at row `first`.
-template <int T>
-static inline void put_rows(const float (&from)[T][kElements], int64_t first, const Rows& rows,
-                            Output out) {
-  const int64_t low = std::max(first, rows.begin), high = std::min(first + kElements, rows.end);
-  if (low >= high) return;
-  for (int t = 0; t < T; ++t) {
-    float* y = out.y + t * out.stride + (low - rows.begin);
-    if (high - low == kElements) {
-      store(y, load(from[t]));
-    } else {
-      std::copy(from[t] + (low - first), from[t] + (high - first), y);
-    }
-  }
-}
-
-// Where sums go: between two blocks of a band aside, [kUnits, T, kElements] of each panel, `stride`
-// floats apart; after the last one, wanted rows to `out`.
-struct Target {
-  float* aside;
-  int64_t stride;
-  Rows rows;
-  Output out;
-
-  Target from_token(int64_t t) const {
-    return {aside + t * kUnits * kElements, stride, rows, {out.y + t * out.stride, out.stride}};
+  // What codes stand for, plus the bias.
+  static Bytes to_numbers(Bytes codes, [[maybe_unused]] const Numbers* table) {
+    if constexpr (kE2m1) return look_up(codes, kE2m1Numbers.all);
+    if constexpr (kNumbers) return look_up(codes, table->all);
+    return codes;
   }
 };
-
-// A block by T tokens.
-template <class Dot, int T, Fetch kFetch>
-static inline void panel_tiles(const Dot& dot, const Block& block, const char* tokens,
-                               Stream& stream, const Target& target) {
-  // Units together read all of a panel as it comes from memory; one after the other, the memory
-  // waits while all but the first read what is near already.
-  constexpr int U = T * kUnits <= kUnitTokens ? kUnits : 1;
-  alignas(64) static constexpr float kZeros[U * T * kElements] = {};
-  const bool last = block.end == dot.groups;
-  for (int64_t p = block.first; p < block.last; ++p) {
-    for (int unit = 0; unit < kUnits; unit += U) {
-      const int64_t row = p * kPanelRows + unit * kElements;
-      if (row >= target.rows.end || row + U * kElements <= target.rows.begin) continue;
-      // Anew for each panel: a group's bytes are not whole lines. Further units find it near.
-      if constexpr (kFetch == Fetch::kAhead)
-        stream.next = dot.at(p, block.begin) + (unit == 0 ? far_ahead() : 0);
-      float* aside = target.aside + (p - block.first) * target.stride + unit * T * kElements;
-      alignas(64) float y[U][T][kElements];
-      panel_tile<Dot, U, T, kFetch>(dot, block, p, unit, tokens, panel_token_bytes(dot.cols()),
-                                    stream, block.begin == 0 ? kZeros : aside,
-                                    last ? y[0][0] : aside);
-      if (!last) continue;
-      for (int u = 0; u < U; ++u) put_rows<T>(y[u], row + u * kElements, target.rows, target.out);
-    }
-  }
-}
-
-// The same by up to T tokens, in one pass over the weights.
-template <class Dot, int T>
-static inline void panel_few(const Dot& dot, const Block& block, const char* tokens, int64_t width,
-                             Stream& stream, const Target& target) {
-  if constexpr (T > 1) {
-    if (width < T) {
-      panel_few<Dot, T - 1>(dot, block, tokens, width, stream, target);
-      return;
-    }
-  }
-  if constexpr (T == 1) {
-    if (follows_panels()) {
-      panel_tiles<Dot, T, Fetch::kNone>(dot, block, tokens, stream, target);
-      return;
-    }
-  }
-  panel_tiles<Dot, T, Fetch::kAhead>(dot, block, tokens, stream, target);
-}
-
-constexpr int kPanelTokens = kRegisters == 32 ? 8 : 4;  // of a tile
-
-// Calls run(block) for all panels that have wanted rows, in the order in which they are stored.
-template <class Dot, class Run>
-static inline void for_blocks(const Dot& dot, const Rows& rows, const Run& run) {
-  const int64_t last = (rows.end + kPanelRows - 1) / kPanelRows;
-  for (int64_t p = rows.begin / kPanelRows, next; p < last; p = next) {
-    next = std::min(last, (p / kBandPanels + 1) * kBandPanels);
-    for (int64_t g = 0; g < dot.groups; g += kBlockGroups) {
-      run(Block{p, next, g, std::min(dot.groups, g + kBlockGroups)});
-    }
-  }
-}
-
-// kWidth: the largest width.
-template <class Dot, int kWidth>
-static inline void panel_blocks(const Dot& dot, const Rows& rows, const char* tokens, int64_t width,
-                                Output out) {
-  constexpr int T = kPanelTokens;
-  alignas(64) float aside[kBandPanels * kUnits * kWidth * kElements];
-  const Target target{aside, kUnits * width * kElements, rows, out};
-  const int64_t token_bytes = panel_token_bytes(dot.cols());
-  Stream stream{nullptr, 0};
-  for_blocks(dot, rows, [&](const Block& block) {
-    if constexpr (kWidth <= T) {
-      panel_few<Dot, T>(dot, block, tokens, width, stream, target);
-    } else {
-      // The next block in equal parts, one before each tile.
-      const int64_t panels = block.last - block.first;
-      const int64_t bytes = panels * groups_bytes(Dot::kOf, block.end - block.begin);
-      stream.next = dot.at(block.first, block.begin) + bytes;
-      stream.part = (bytes / ((width + T - 1) / T * panels * kUnits) + 63) / 64 * 64;
-      int64_t t = 0;
-      for (; t + T <= width; t += T) {
-        panel_tiles<Dot, T, Fetch::kParts>(dot, block, tokens + t * token_bytes, stream,
-                                           target.from_token(t));
-      }
-      if (t == width) return;
-      panel_few<Dot, T - 1>(dot, block, tokens + t * token_bytes, width - t, stream,
-                            target.from_token(t));
-    }
-  });
-}
-
-template <class Dot>
-static void multiply_panels(const Dot& dot, int64_t begin, int64_t end, const void* packed,
-                            int64_t width, Output out) {
-  const char* tokens = static_cast<const char*>(packed);
-  if (width <= kPanelTokens) {
-    return panel_blocks<Dot, kPanelTokens>(dot, {begin, end}, tokens, width, out);
-  }
-  panel_blocks<Dot, kMaxWidth>(dot, {begin, end}, tokens, width, out);
-}
 
 }  // namespace monolane::MONOLANE_ISA

@@ -7,12 +7,13 @@
 // First each row is brought into planes, which hold numbers of a kind:
 //
 //   low bits   16 bytes a group of 32 columns: columns c and c + 16 in byte c, low and high nibble;
-//              of 8-bit codes 32 bytes, a column each
-//   high bits  of 5-bit codes 4 bytes a group: bit i of byte j is column 4 i + j; of 6-bit codes 8:
-//              the bit pairs 0 to 3 of byte j are columns j, j + 4, j + 16, j + 20, of byte j + 4
-//              the columns 8 later
-//   scales     one a group, or of 6-bit codes two, those of columns 0..15 and 16..31; of mxfp4 the
-//              exponent in a byte, E8M0
+//              of 8-bit codes 32 bytes, a column each; of codes of 2 and 3 bits 8 bytes: bit pair i
+//              of byte j is column 8 i + j
+//   high bits  of 5-bit codes 4 bytes a group: bit i of byte j is column 4 i + j; of 3-bit codes
+//              the same; of 6-bit codes 8: the bit pairs 0 to 3 of byte j are columns j, j + 4,
+//              j + 16, j + 20, of byte j + 4 the columns 8 later
+//   scales     one a group, or two, those of columns 0..15 and 16..31; of mxfp4 the exponent in a
+//              byte, E8M0; of nvfp4 E4M3 without a sign; of q2_k with the minimum in its high half
 //   minima     one a group, to be added
 //   supers     of 256 columns: the float16 scale of the scales, and then those of the minima
 //
@@ -41,9 +42,10 @@ struct Planes {
   int64_t low;      // bytes of low bits a group
   int64_t high;     // bytes of high bits a group: 0, 4 or 8
   int64_t scale;    // bytes of scales a group
+  int64_t number;   // bytes of one of them: half of that where there are two
   int64_t minimum;  // bytes of its minimum: 0, 1 or 2
-  int64_t super;    // bytes of a float16 of 256 columns: 0 or 2; twice, where there are minima
-  int bias;         // which codes have too much; of mxfp4, what they stand for in kMxfp4Numbers
+  int64_t super;    // bytes of the float16 of 256 columns: of none, of scales, of minima too
+  int bias;         // which codes, or the numbers that they name in a table, have too much
 };
 
 constexpr int64_t kSuper = 256;  // columns of a super-block
@@ -51,32 +53,107 @@ constexpr int64_t kSuper = 256;  // columns of a super-block
 constexpr Planes planes_of(Format format) {
   switch (format) {
     case Format::kQ80p:
-      return {32, 0, 2, 0, 0, 128};
+      return {32, 0, 2, 2, 0, 0, 128};
     case Format::kQ40p:
-      return {16, 0, 2, 0, 0, 8};
+      return {16, 0, 2, 2, 0, 0, 8};
     case Format::kQ41p:
-      return {16, 0, 2, 2, 0, 0};
+      return {16, 0, 2, 2, 2, 0, 0};
     case Format::kQ50p:
-      return {16, 4, 2, 0, 0, 16};
+      return {16, 4, 2, 2, 0, 0, 16};
     case Format::kQ51p:
-      return {16, 4, 2, 2, 0, 0};
+      return {16, 4, 2, 2, 2, 0, 0};
+    case Format::kQ2Kp:
+      return {8, 0, 2, 1, 0, 4, 0};
     case Format::kQ4Kp:
-      return {16, 0, 1, 1, 2, 0};
+      return {16, 0, 1, 1, 1, 4, 0};
     case Format::kQ5Kp:
-      return {16, 4, 1, 1, 2, 0};
+      return {16, 4, 1, 1, 1, 4, 0};
     case Format::kQ6Kp:
-      return {16, 8, 2, 0, 2, 32};
+      return {16, 8, 2, 1, 0, 2, 32};
+    case Format::kQ3Kp:
+    case Format::kIq2p:
+    case Format::kIq1p:
+      return {8, 4, 2, 1, 0, 2, 64};
+    case Format::kIq4Xsp:
+    case Format::kIq3Sp:
+    case Format::kIq3Xxsp:
+      return {16, 0, 1, 1, 0, 2, 128};
+    case Format::kIq4Nlp:
+      return {16, 0, 2, 2, 0, 0, 128};
     case Format::kMxfp4p:
-      return {16, 0, 1, 0, 0, 16};
+      return {16, 0, 1, 1, 0, 0, 16};
+    case Format::kNvfp4p:
+      return {16, 0, 2, 1, 0, 0, 16};
     default:
       return {};
+  }
+}
+
+// The numbers that the codes of a format name, plus its bias, since products take unsigned numbers.
+// AVX2 multiplies those of 8 bits as two of 4.
+struct Numbers {
+  alignas(16) uint8_t all[16];
+  alignas(16) uint8_t low[16];
+  alignas(16) uint8_t high[16];
+  float unit;  // of which the numbers are multiples: 0.5, where the format's own are half of these
+};
+
+constexpr Numbers numbers_of(const int (&numbers)[16], int bias, float unit) {
+  Numbers found{};
+  for (int i = 0; i < 16; ++i) {
+    const int number = numbers[i] + bias;
+    found.all[i] = static_cast<uint8_t>(number);
+    found.low[i] = static_cast<uint8_t>(number & 15);
+    found.high[i] = static_cast<uint8_t>(number >> 4);
+  }
+  found.unit = unit;
+  return found;
+}
+
+// What the codes of mxfp4 and nvfp4 (E2M1) stand for, doubled, so that they are whole. Of codes of
+// 3 bits there are 8. All are ggml's (ggml-common.h), by which gguf.quants dequantises.
+inline constexpr Numbers kE2m1Numbers =
+    numbers_of({0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}, 16, 0.5f);
+inline constexpr Numbers kIq4Numbers = numbers_of(
+    {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}, 128, 1.0f);
+inline constexpr Numbers kIq3SNumbers =
+    numbers_of({1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15}, 128, 1.0f);
+inline constexpr Numbers kIq3XxsNumbers =
+    numbers_of({2, 6, 10, 14, 18, 22, 26, 31, -2, -6, -10, -14, -18, -22, -26, -31}, 128, 0.5f);
+inline constexpr Numbers kQ3KNumbers = numbers_of({-4, -3, -2, -1, 0, 1, 2, 3}, 64, 1.0f);
+inline constexpr Numbers kIq2Numbers = numbers_of({8, 25, 43, 0, -8, -25, -43, 0}, 64, 0.125f);
+// -1, 0 and 1, plus an eighth, or less one.
+inline constexpr Numbers kIq1Numbers = numbers_of({-7, 1, 9, 0, -9, -1, 7, 0}, 64, 0.125f);
+
+// Null: codes are numbers by themselves.
+constexpr const Numbers* numbers_of(Format format) {
+  switch (format) {
+    case Format::kMxfp4p:
+    case Format::kNvfp4p:
+      return &kE2m1Numbers;
+    case Format::kIq4Nlp:
+    case Format::kIq4Xsp:
+      return &kIq4Numbers;
+    case Format::kIq3Sp:
+      return &kIq3SNumbers;
+    case Format::kIq3Xxsp:
+      return &kIq3XxsNumbers;
+    case Format::kQ3Kp:
+      return &kQ3KNumbers;
+    case Format::kIq2p:
+      return &kIq2Numbers;
+    case Format::kIq1p:
+      return &kIq1Numbers;
+    default:
+      return nullptr;
   }
 }
 
 template <Format kFormat>
 using OfFormat = std::integral_constant<Format, kFormat>;
 
-// Calls run(OfFormat<format>{}) if that is a format of panels, and says whether it is.
+// Calls run(OfFormat<format>{}) if that is a format of panels, and says whether it is. Of formats
+// that differ in their numbers alone, with one for all of them.
 template <class Run>
 inline bool for_panels(Format format, Run&& run) {
   switch (format) {
@@ -107,15 +184,29 @@ inline bool for_panels(Format format, Run&& run) {
     case Format::kMxfp4p:
       run(OfFormat<Format::kMxfp4p>{});
       return true;
+    case Format::kNvfp4p:
+      run(OfFormat<Format::kNvfp4p>{});
+      return true;
+    case Format::kIq4Nlp:
+      run(OfFormat<Format::kIq4Nlp>{});
+      return true;
+    case Format::kIq4Xsp:
+    case Format::kIq3Sp:
+    case Format::kIq3Xxsp:
+      run(OfFormat<Format::kIq4Xsp>{});
+      return true;
+    case Format::kQ3Kp:
+    case Format::kIq2p:
+    case Format::kIq1p:
+      run(OfFormat<Format::kQ3Kp>{});
+      return true;
+    case Format::kQ2Kp:
+      run(OfFormat<Format::kQ2Kp>{});
+      return true;
     default:
       return false;
   }
 }
-
-// What the codes of mxfp4 (E2M1) stand for, doubled, so that they are whole: 0, 1, 2, 3, 4, 6, 8,
-// 12, and these negated. Plus 16, since products take unsigned numbers.
-alignas(16) constexpr uint8_t kMxfp4Numbers[16] = {16, 17, 18, 19, 20, 22, 24, 28,
-                                                   16, 15, 14, 13, 12, 10, 8,  4};
 
 // Groups of a record: as few as end with a cache line, by which vectors of the next begin. The last
 // record of a panel has what is left.
@@ -132,9 +223,8 @@ constexpr int64_t kBlockGroups = 1024 / kGroup;
 // Bytes of so many groups of a panel: whole records, or as many as the panel has.
 constexpr int64_t groups_bytes(Format format, int64_t groups) {
   const Planes p = planes_of(format);
-  const int64_t supers = (p.minimum > 0 ? 2 : 1) * p.super;  // of 256 columns
   const int64_t group = p.low + p.high + p.scale + p.minimum;
-  return kPanelRows * (groups * group + groups / (kSuper / kGroup) * supers);
+  return kPanelRows * (groups * group + groups / (kSuper / kGroup) * p.super);
 }
 
 // Where group g of panel p begins among all panels of a matrix: the first group of a record, and of
@@ -156,8 +246,11 @@ constexpr PlaneStarts plane_starts(Format format, int64_t cols) {
   const int64_t groups = cols / kGroup, supers = cols / kSuper;
   const int64_t high = groups * p.low, scale = high + groups * p.high;
   const int64_t minimum = scale + groups * p.scale, super = minimum + groups * p.minimum;
-  return {high, scale, minimum, super, super + supers * p.super};
+  return {high, scale, minimum, super, super + supers * 2};
 }
+
+constexpr int64_t kFineGroups = 4;  // no more than one in so many can have that many times the mean
+constexpr int kFineSteps = 128;     // 255 * 127 * kGroup * kFineSteps fits 32 bits
 
 // Activations beside them, quantised to int8: a cache line for a group of columns.
 //
@@ -172,18 +265,21 @@ struct alignas(64) TokenGroup {
   int8_t codes[kGroup];
   float scale;  // of sums
   float sum;    // of the activations that the codes mean: what minima are multiplied with
-  // Where sums begin, to cancel a bias: that many times the sum of the codes; for q6_k the sums of
-  // columns 0..15 and of 16..31.
+  // Where sums begin, to cancel a bias: that many times the sum of the codes; for scales of 16
+  // columns the sums of columns 0..15 and of 16..31.
   int32_t minus_8, minus_16, minus_128, minus_32[2];
   int32_t rest;  // bytes from here to the group of what is left over; 0: this one is not fine
 
   const TokenGroup& left_over() const {
     return *reinterpret_cast<const TokenGroup*>(reinterpret_cast<const char*>(this) + rest);
   }
+  // Of columns 0..15 or 16..31: what minima of 16 columns are multiplied with.
+  __attribute__((always_inline)) float half_sum(int half) const {
+    int32_t sum = -(minus_32[half] >> 5);
+    if (rest != 0) sum = kFineSteps * sum - (left_over().minus_32[half] >> 5);
+    return scale * static_cast<float>(sum);
+  }
 };
 static_assert(sizeof(TokenGroup) == 64);
-
-constexpr int64_t kFineGroups = 4;  // no more than one in so many can have that many times the mean
-constexpr int kFineSteps = 128;     // 255 * 127 * kGroup * kFineSteps fits 32 bits
 
 }  // namespace monolane

@@ -8,66 +8,11 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/isa/clones.h"
 #include "kernels/isa/half.h"
-#include "kernels/kernels.h"
-#include "kernels/products/panels.h"
-
-#define MONOLANE_PART static inline __attribute__((always_inline))
+#include "kernels/products/planes.h"
 
 namespace monolane {
 namespace {
-
-// Where the next group of each plane goes.
-struct Cursor {
-  uint8_t *low, *high, *scale, *minimum, *super, *super_minimum;
-};
-
-Cursor cursor_of(Format to, int64_t cols, void* row) {
-  uint8_t* base = static_cast<uint8_t*>(row);
-  const PlaneStarts starts = plane_starts(to, cols);
-  return {base,
-          base + starts.high,
-          base + starts.scale,
-          base + starts.minimum,
-          base + starts.super,
-          base + starts.super_minimum};
-}
-
-MONOLANE_PART void copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
-
-MONOLANE_PART uint32_t word(const void* p) {
-  uint32_t x;
-  std::memcpy(&x, p, sizeof x);
-  return x;
-}
-
-// Vectors of 16 bytes, which every processor has. Compilers do not find them in loops over bytes,
-// which may overlap for all that they know: q4_k was made into panels at 0.6 GB/s a core.
-using Words = uint32_t __attribute__((vector_size(16)));
-using Octets = uint8_t __attribute__((vector_size(16)));
-
-template <class Vector>
-MONOLANE_PART Vector load(const uint8_t* p) {
-  Vector x;
-  std::memcpy(&x, p, sizeof x);
-  return x;
-}
-
-template <class Vector>
-MONOLANE_PART void store(uint8_t* p, Vector x) {
-  std::memcpy(p, &x, sizeof x);
-}
-
-// Bit c of a group's word is column c; bit i of byte j shall be column 4 i + j.
-MONOLANE_PART uint32_t transpose(uint32_t bits) {
-  uint32_t found = 0;
-  for (int i = 0; i < 8; ++i) {
-    const uint32_t four = bits >> 4 * i & 15;
-    found |= (four * 0x00204081u & 0x01010101u) << i;  // bit j of the four to byte j
-  }
-  return found;
-}
 
 // Codes of 8 bits, of whole groups, get a bias of 128.
 MONOLANE_PART void copy_biased(uint8_t* to, const uint8_t* from, int64_t bytes) {
@@ -96,6 +41,20 @@ MONOLANE_CLONES void repack_mxfp4(const uint8_t* block, int64_t groups, Cursor t
   for (int64_t g = 0; g < groups; ++g, block += 17) {
     to.scale[g] = block[0];
     copy(to.low + g * 16, block + 1, 16);
+  }
+}
+
+// Of 16 columns, four scales and then 8 bytes each, which hold columns c and c + 8. 0x7F, with
+// which the standard means no number, is 0 in ggml, which does not look at the sign.
+MONOLANE_CLONES void repack_nvfp4(const uint8_t* block, int64_t groups, Cursor to) {
+  constexpr uint64_t kLow = 0x0F0F0F0F0F0F0F0Fu;
+  for (int64_t g = 0; g < groups; ++g) {
+    const uint8_t* scales = block + g / 2 * 36 + g % 2 * 2;
+    const uint8_t* codes = block + g / 2 * 36 + 4 + g % 2 * 16;
+    for (int i = 0; i < 2; ++i) to.scale[g * 2 + i] = scales[i] == 0x7F ? 0 : scales[i] & 0x7F;
+    const auto first = load<uint64_t>(codes), second = load<uint64_t>(codes + 8);
+    store(to.low + g * 16, (first & kLow) | (second & kLow) << 4);
+    store(to.low + g * 16 + 8, (first >> 4 & kLow) | (second & ~kLow));
   }
 }
 
@@ -144,6 +103,55 @@ MONOLANE_PART void repack_head(const uint8_t* block, int64_t super, const Cursor
   repack_scales(block + 4, to.scale + super * 8, to.minimum + super * 8);
 }
 
+// Bit pair g of each byte of 32 is column c of group g of four.
+MONOLANE_PART void repack_pairs(const uint8_t* block, int64_t g, uint8_t* low) {
+  uint64_t words[4];
+  for (int i = 0; i < 4; ++i) words[i] = load<uint64_t>(block + g / 4 * 32 + 8 * i) >> g % 4 * 2;
+  store(low, join_pairs(words));
+}
+
+// A byte has the scale of 16 columns and that of their minimum, as in panels.
+MONOLANE_CLONES void repack_q2_k(const uint8_t* block, int64_t supers, Cursor to) {
+  for (int64_t s = 0; s < supers; ++s, block += 84) {
+    copy(to.scale + s * 16, block, 16);
+    for (int64_t g = 0; g < 8; ++g) repack_pairs(block + 16, g, to.low + (s * 8 + g) * 8);
+    copy(to.super + s * 2, block + 80, 2);
+    to.super_minimum[s * 2] = block[82];
+    to.super_minimum[s * 2 + 1] = block[83] ^ 0x80;
+  }
+}
+
+// Bit g of byte c of the first 32 is the third bit of column c of group g. Scales of 6 bits: the
+// low halves of 8 bytes, then their high ones, and then the upper bits by pairs.
+MONOLANE_CLONES void repack_q3_k(const uint8_t* block, int64_t supers, Cursor to) {
+  for (int64_t s = 0; s < supers; ++s, block += 110) {
+    for (int64_t g = 0; g < 8; ++g) {
+      repack_pairs(block + 32, g, to.low + (s * 8 + g) * 8);
+      store(to.high + (s * 8 + g) * 4, gather_bits(block, static_cast<int>(g)));
+    }
+    const uint8_t *packed = block + 96, *upper = packed + 8;
+    for (int i = 0; i < 16; ++i) {
+      const int lower = packed[i % 8] >> i / 8 * 4 & 15;
+      to.scale[s * 16 + i] =
+          static_cast<uint8_t>((lower | (upper[i % 4] >> i / 4 * 2 & 3) << 4) - 32);
+    }
+    copy(to.super + s * 2, block + 108, 2);
+  }
+}
+
+// 8 scales of 6 bits: the upper ones in two bytes, the lower ones in four.
+MONOLANE_CLONES void repack_iq4_xs(const uint8_t* block, int64_t supers, Cursor to) {
+  for (int64_t s = 0; s < supers; ++s, block += 136) {
+    copy(to.super + s * 2, block, 2);
+    const int upper = block[2] | block[3] << 8;
+    for (int g = 0; g < 8; ++g) {
+      const int lower = block[4 + g / 2] >> g % 2 * 4 & 15;
+      to.scale[s * 8 + g] = static_cast<uint8_t>((lower | (upper >> 2 * g & 3) << 4) - 32);
+    }
+    copy(to.low + s * 128, block + 8, 128);
+  }
+}
+
 MONOLANE_CLONES void repack_q4_k(const uint8_t* block, int64_t supers, Cursor to) {
   for (int64_t s = 0; s < supers; ++s, block += 144) {
     repack_head(block, s, to);
@@ -155,11 +163,7 @@ MONOLANE_CLONES void repack_q4_k(const uint8_t* block, int64_t supers, Cursor to
 MONOLANE_CLONES void repack_q5_k(const uint8_t* block, int64_t supers, Cursor to) {
   for (int64_t s = 0; s < supers; ++s, block += 176) {
     repack_head(block, s, to);
-    for (int g = 0; g < 8; ++g) {
-      uint32_t bits = 0;
-      for (int i = 0; i < 8; ++i) bits |= (word(block + 16 + 4 * i) >> g & 0x01010101u) << i;
-      copy(to.high + (s * 8 + g) * 4, &bits, 4);
-    }
+    for (int g = 0; g < 8; ++g) store(to.high + (s * 8 + g) * 4, gather_bits(block + 16, g));
     for (int j = 0; j < 4; ++j) repack_low(block + 48 + 32 * j, to.low + s * 128 + 32 * j);
   }
 }
@@ -220,8 +224,18 @@ void make_planes(const Matrix& from, int64_t row, uint8_t* planes) {
       return repack_q6_k(x, supers, to);
     case Format::kMxfp4:
       return repack_mxfp4(x, groups, to);
+    case Format::kNvfp4:
+      return repack_nvfp4(x, groups, to);
+    case Format::kIq4Nl:
+      return repack_q4_0(x, groups, to);
+    case Format::kIq4Xs:
+      return repack_iq4_xs(x, supers, to);
+    case Format::kQ3K:
+      return repack_q3_k(x, supers, to);
+    case Format::kQ2K:
+      return repack_q2_k(x, supers, to);
     default:
-      return;  // nothing to repack
+      return repack_codebook(from.format, x, supers, to);
   }
 }
 
@@ -292,7 +306,7 @@ MONOLANE_CLONES void make_panel(Format format, int64_t cols, const uint8_t* rows
   const PlaneStarts starts = plane_starts(format, cols);
   const int64_t stride = row_bytes(format, cols);
   const uint8_t* from = rows + starts.scale;
-  if (planes.super == 0 && planes.scale == 2) {
+  if (planes.number == 2) {
     interleave<uint16_t>(from, stride, (stride - starts.scale) / 2, beside);
   } else {
     const int64_t bytes = starts.super - starts.scale;
@@ -313,9 +327,9 @@ MONOLANE_CLONES void make_panel(Format format, int64_t cols, const uint8_t* rows
   for (int64_t g = 0; g < groups; g += record) {
     if (g % kBlockGroups == 0) out = to + group_at(format, panels, groups, p, g);
     if (planes.super > 0 && g % (kSuper / kGroup) == 0) {
-      const int64_t at = g / (kSuper / kGroup) * planes.super;
-      put(starts.super + at, planes.super);
-      if (planes.minimum > 0) put(starts.super_minimum + at, planes.super);
+      const int64_t at = g / (kSuper / kGroup) * 2;
+      put(starts.super + at, 2);
+      if (planes.super == 4) put(starts.super_minimum + at, 2);
     }
     const int64_t count = std::min(record, groups - g);
     put_bits(g * planes.low, count * planes.low);
@@ -325,11 +339,17 @@ MONOLANE_CLONES void make_panel(Format format, int64_t cols, const uint8_t* rows
   }
 }
 
-// The high bits of column c of a group, by the layout of planes.
-int high_bits(const uint8_t* high, int64_t bytes, int c) {
-  if (bytes == 0) return 0;
-  if (bytes == 4) return (high[c % 4] >> c / 4 & 1) << 4;
-  return (high[c % 16 / 8 * 4 + c % 4] >> (c / 4 % 2 + c / 16 * 2) * 2 & 3) << 4;
+// The code of column c of a group, by the layout of planes.
+int code_of(const Planes& planes, const uint8_t* low, const uint8_t* high, int c) {
+  if (planes.low == 32) return low[c];
+  if (planes.low == 8) {
+    const int pair = low[c % 8] >> c / 8 * 2 & 3;
+    return planes.high == 0 ? pair : pair | (high[c % 4] >> c / 4 & 1) << 2;
+  }
+  const int nibble = c < 16 ? low[c] & 15 : low[c - 16] >> 4;
+  if (planes.high == 0) return nibble;
+  if (planes.high == 4) return nibble | (high[c % 4] >> c / 4 & 1) << 4;
+  return nibble | (high[c % 16 / 8 * 4 + c % 4] >> (c / 4 % 2 + c / 16 * 2) * 2 & 3) << 4;
 }
 
 float half(const uint8_t* p) {
@@ -338,37 +358,65 @@ float half(const uint8_t* p) {
   return f16_to_float(bits);
 }
 
-// In the order of llama.cpp's own arithmetic: scales of super-blocks times those of groups, times
-// the code, and then the minimum.
+// What the halves of a group bring beside their codes.
+struct Halves {
+  float scales[2], added[2];
+};
+
+// In the order of llama.cpp's own arithmetic: scales of super-blocks times those of groups.
+Halves halves_of(Format format, const uint8_t* scale, const uint8_t* minimum, const uint8_t* super,
+                 const uint8_t* super_minimum) {
+  const Planes planes = planes_of(format);
+  const Numbers* numbers = numbers_of(format);
+  const int second = planes.scale == 2 * planes.number ? 1 : 0;
+  const auto both = [&](const auto& of) -> Halves { return {{of(0), of(second)}, {0.0f, 0.0f}}; };
+  if (format == Format::kMxfp4p) return both([&](int) { return half_power(scale[0]); });
+  if (format == Format::kNvfp4p) {
+    return both([&](int i) {
+      const auto bits = static_cast<uint16_t>(scale[i] << 7);
+      return f16_to_float(bits) * 0x1p8f * numbers->unit;
+    });
+  }
+  if (planes.super == 0) {
+    Halves found = both([&](int) { return half(scale); });
+    if (planes.minimum > 0) found.added[0] = found.added[1] = half(minimum);
+    return found;
+  }
+  if (planes.super == 2) {
+    const float unit = half(super) * (numbers == nullptr ? 1.0f : numbers->unit);
+    return both([&](int i) { return unit * static_cast<float>(static_cast<int8_t>(scale[i])); });
+  }
+  if (second == 0) {
+    Halves found = both([&](int) { return half(super) * static_cast<float>(scale[0]); });
+    found.added[0] = found.added[1] = half(super_minimum) * static_cast<float>(minimum[0]);
+    return found;
+  }
+  Halves found = both([&](int i) { return half(super) * static_cast<float>(scale[i] & 15); });
+  for (int i = 0; i < 2; ++i) {
+    found.added[i] = half(super_minimum) * static_cast<float>(scale[i] >> 4);
+  }
+  return found;
+}
+
+// The scale times the code, and then the minimum.
 void widen_planes(Format format, int64_t cols, const uint8_t* low, float* out) {
   const Planes planes = planes_of(format);
   const PlaneStarts starts = plane_starts(format, cols);
+  const Numbers* numbers = numbers_of(format);
+  const bool minima = planes.minimum > 0 || planes.super == 4;
   const uint8_t *high = low + starts.high, *scale = low + starts.scale;
   const uint8_t *minimum = low + starts.minimum, *super = low + starts.super;
   const uint8_t* super_minimum = low + starts.super_minimum;
   for (int64_t g = 0; g < cols / kGroup; ++g, out += kGroup) {
-    float scales[2], added = 0.0f;  // scales of the group's halves
-    if (format == Format::kMxfp4p) {
-      scales[0] = scales[1] = half_power(scale[0]);
-    } else if (planes.super == 0) {
-      scales[0] = scales[1] = half(scale);
-      if (planes.minimum > 0) added = half(minimum);
-    } else if (planes.minimum > 0) {
-      scales[0] = scales[1] = half(super) * static_cast<float>(scale[0]);
-      added = half(super_minimum) * static_cast<float>(minimum[0]);
-    } else {
-      scales[0] = half(super) * static_cast<float>(static_cast<int8_t>(scale[0]));
-      scales[1] = half(super) * static_cast<float>(static_cast<int8_t>(scale[1]));
-    }
+    const Halves halves = halves_of(format, scale, minimum, super, super_minimum);
     for (int c = 0; c < kGroup; ++c) {
-      const int nibble = c < 16 ? low[c] & 15 : low[c - 16] >> 4;
-      int bits = planes.low == 32 ? low[c] : nibble | high_bits(high, planes.high, c);
-      if (format == Format::kMxfp4p) bits = kMxfp4Numbers[bits];
-      out[c] = scales[c / 16] * static_cast<float>(bits - planes.bias);
-      if (planes.minimum > 0) out[c] += added;
+      const int code = code_of(planes, low, high, c);
+      const int number = (numbers == nullptr ? code : numbers->all[code]) - planes.bias;
+      out[c] = halves.scales[c / 16] * static_cast<float>(number);
+      if (minima) out[c] += halves.added[c / 16];
     }
     low += planes.low, high += planes.high, scale += planes.scale, minimum += planes.minimum;
-    if ((g + 1) % (kSuper / kGroup) == 0) super += planes.super, super_minimum += planes.super;
+    if (planes.super > 0 && (g + 1) % (kSuper / kGroup) == 0) super += 2, super_minimum += 2;
   }
 }
 

@@ -18,7 +18,7 @@
 #include <cstddef>
 
 #include "kernels/isa/tiles.h"
-#include "kernels/products/panel_dot.h"
+#include "kernels/products/panel_blocks.h"
 
 namespace monolane::MONOLANE_ISA {
 

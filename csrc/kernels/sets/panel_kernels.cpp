@@ -4,7 +4,7 @@
 #ifdef __ARM_FEATURE_MATMUL_INT8
 #include "kernels/products/matrix_dot.h"
 #else
-#include "kernels/products/panel_dot.h"
+#include "kernels/products/panel_blocks.h"
 #endif
 
 namespace monolane::MONOLANE_BASE {

@@ -1,5 +1,5 @@
 // Products of panels of one set of kernels: a part of kernels.cpp.
-#include "kernels/products/panel_dot.h"
+#include "kernels/products/panel_blocks.h"
 #include "kernels/sets/parts.h"
 
 namespace monolane::MONOLANE_ISA {

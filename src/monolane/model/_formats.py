@@ -35,6 +35,7 @@ class WeightFormat:
     minimum_bits: int = 0  # of one minimum; 0: the codes are symmetric
     super_block: int = 0  # columns whose group scales share a scale of their own; 0: none do
     super_bits: int = 0  # of what a super-block adds: its scale, and that of its minima
+    block_bytes: int = 0  # of a super-block whose codes take no whole number of bits; 0: they do
     repacked: str = ""  # format that the CPU's workers make of it once, to multiply by; "": none
     named: bool = True  # whether it is a dtype; False: a model's file alone asks for it
     keys: str = ""  # format of the keys and values beside it; "": its own
@@ -64,6 +65,8 @@ class WeightFormat:
 
     def row_bytes(self, columns: int) -> int:
         """Bytes of one row of a matrix with its scales; ConfigError if it cannot be stored."""
+        if self.block_bytes and columns % self.super_block == 0:
+            return columns // self.super_block * self.block_bytes
         bits = columns * self.bits
         if self.group < 0:
             bits += self.scale_bits
@@ -101,15 +104,39 @@ def _blocks(
 
 
 def _super_blocks(
-    name: str, code: int, *, bits: int, scale_bits: int, repacked: str = "", group: int = 32
+    name: str,
+    code: int,
+    *,
+    bits: int,
+    scale_bits: int,
+    repacked: str = "",
+    group: int = 32,
+    minimum: bool = False,
+    block_bytes: int = 0,
 ) -> WeightFormat:
-    """Return GGUF's super-blocks of 256 columns, or what is made of them; minima beside 32."""
-    minimum = group == 32
+    """Return GGUF's super-blocks of 256 columns, or what is made of them."""
     return WeightFormat(
         name=name, short=name.removesuffix("_panels") + "p" * (not repacked), code=code, bits=bits,
         group=group, scale_bits=scale_bits, minimum_bits=scale_bits * minimum, super_block=256,
-        super_bits=16 + 16 * minimum, keys="bfloat16", activation="i8", repacked=repacked,
-        named=False, executors=_CPU,
+        super_bits=16 + 16 * minimum, block_bytes=block_bytes, keys="bfloat16", activation="i8",
+        repacked=repacked, named=False, executors=_CPU,
+    )  # fmt: skip
+
+
+def _codebook(name: str, code: int, block_bytes: int, repacked: str) -> WeightFormat:
+    """Return GGUF's super-blocks of 256 columns whose codes name several numbers at once."""
+    return _super_blocks(
+        name, code, bits=4 if "iq3" in name else 3, scale_bits=0, repacked=repacked,
+        block_bytes=block_bytes,
+    )  # fmt: skip
+
+
+def _nvfp4(name: str, code: int, repacked: str = "") -> WeightFormat:
+    """Return GGUF's blocks of 64 columns in E2M1, of which 16 share a scale, or their panels."""
+    return WeightFormat(
+        name=name, short="nvfp4" + "p" * (not repacked), code=code, bits=4, group=16, scale_bits=8,
+        super_block=64, keys="bfloat16", activation="i8", repacked=repacked, named=False,
+        executors=_CPU,
     )  # fmt: skip
 
 
@@ -160,14 +187,14 @@ _ROWS = (
     _blocks("q4_1", 8, bits=4, minimum=True, repacked="q4_1_panels"),
     _blocks("q5_0", 9, bits=5, repacked="q5_0_panels"),
     _blocks("q5_1", 10, bits=5, minimum=True, repacked="q5_1_panels"),
-    _super_blocks("q4_k", 11, bits=4, scale_bits=6, repacked="q4_k_panels"),
-    _super_blocks("q5_k", 12, bits=5, scale_bits=6, repacked="q5_k_panels"),
+    _super_blocks("q4_k", 11, bits=4, scale_bits=6, minimum=True, repacked="q4_k_panels"),
+    _super_blocks("q5_k", 12, bits=5, scale_bits=6, minimum=True, repacked="q5_k_panels"),
     _super_blocks("q6_k", 13, bits=6, scale_bits=8, group=16, repacked="q6_k_panels"),
     _panels("q4_1_panels", 14, bits=4, minimum=True),
     _panels("q5_0_panels", 15, bits=5),
     _panels("q5_1_panels", 16, bits=5, minimum=True),
-    _super_blocks("q4_k_panels", 17, bits=4, scale_bits=8),
-    _super_blocks("q5_k_panels", 18, bits=5, scale_bits=8),
+    _super_blocks("q4_k_panels", 17, bits=4, scale_bits=8, minimum=True),
+    _super_blocks("q5_k_panels", 18, bits=5, scale_bits=8, minimum=True),
     _super_blocks("q6_k_panels", 19, bits=6, scale_bits=8, group=16),
     _panels("q8_0_panels", 20, bits=8),
     _panels("q4_0_panels", 21, bits=4),
@@ -176,6 +203,35 @@ _ROWS = (
     # in llama.cpp and Transformers.
     _blocks("mxfp4", 22, bits=4, repacked="mxfp4_panels", scale_bits=8),
     _panels("mxfp4_panels", 23, bits=4, scale_bits=8),
+    # Codes of 4 bits that name 16 numbers of 8 bits, which grow apart from the middle on.
+    _blocks("iq4_nl", 24, bits=4, repacked="iq4_nl_panels"),
+    _super_blocks("iq4_xs", 25, bits=4, scale_bits=6, repacked="iq4_xs_panels"),
+    # Codes that name 4 or 8 numbers at once, in a grid, and signs, or three powers of 3 and more in
+    # a byte. Panels have a code for each number: of 4 bits, 3 and a sign, or of 3, 2 and a sign.
+    _codebook("iq3_s", 26, 110, "iq3_s_panels"),
+    _codebook("iq3_xxs", 27, 98, "iq3_xxs_panels"),
+    _super_blocks("q3_k", 28, bits=3, scale_bits=6, group=16, repacked="q3_k_panels"),
+    _codebook("iq2_s", 29, 82, "iq2_panels"),
+    _codebook("iq2_xs", 30, 74, "iq2_panels"),
+    _codebook("iq2_xxs", 31, 66, "iq2_panels"),
+    _codebook("iq1_m", 32, 56, "iq1_panels"),
+    _codebook("iq1_s", 33, 50, "iq1_panels"),
+    _codebook("tq1_0", 34, 54, "q3_k_panels"),
+    _codebook("tq2_0", 35, 66, "q3_k_panels"),
+    _super_blocks(
+        "q2_k", 36, bits=2, scale_bits=4, group=16, minimum=True, repacked="q2_k_panels"
+    ),
+    # A scale is E4M3 without its sign.
+    _nvfp4("nvfp4", 37, "nvfp4_panels"),
+    _panels("iq4_nl_panels", 38, bits=4),
+    _super_blocks("iq4_xs_panels", 39, bits=4, scale_bits=8),
+    _super_blocks("iq3_s_panels", 40, bits=4, scale_bits=8),
+    _super_blocks("iq3_xxs_panels", 41, bits=4, scale_bits=8),
+    _super_blocks("q3_k_panels", 42, bits=3, scale_bits=8, group=16),
+    _super_blocks("iq2_panels", 43, bits=3, scale_bits=8, group=16),
+    _super_blocks("iq1_panels", 44, bits=3, scale_bits=8, group=16),
+    _super_blocks("q2_k_panels", 45, bits=2, scale_bits=4, group=16, minimum=True),
+    _nvfp4("nvfp4_panels", 46),
 )  # fmt: skip
 FORMATS = {row.name: row for row in _ROWS}
 # Formats in which a checkpoint may store plain numbers, by their NumPy dtype.

@@ -38,12 +38,23 @@ GGML_TYPES = {
     12: GgmlType("Q4_K", 256, 144),
     13: GgmlType("Q5_K", 256, 176),
     14: GgmlType("Q6_K", 256, 210),
+    10: GgmlType("Q2_K", 256, 84),
+    11: GgmlType("Q3_K", 256, 110),
+    20: GgmlType("IQ4_NL", 32, 18),
+    23: GgmlType("IQ4_XS", 256, 136),
+    21: GgmlType("IQ3_S", 256, 110),
+    18: GgmlType("IQ3_XXS", 256, 98),
+    22: GgmlType("IQ2_S", 256, 82),
+    17: GgmlType("IQ2_XS", 256, 74),
+    16: GgmlType("IQ2_XXS", 256, 66),
+    29: GgmlType("IQ1_M", 256, 56),
+    19: GgmlType("IQ1_S", 256, 50),
+    34: GgmlType("TQ1_0", 256, 54),
+    35: GgmlType("TQ2_0", 256, 66),
     39: GgmlType("MXFP4", 32, 17),
+    40: GgmlType("NVFP4", 64, 36),
 }
-# Refused by name. A file of 2 or 3 bits, or of codebooks, has siblings of the types above.
+# Refused by name: what llama.cpp computes with but writes into no file of a model, and 1 bit.
 UNREAD_TYPES = {
-    9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
-    19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16",
-    26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0",
-    40: "NVFP4", 41: "Q1_0",
+    9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 41: "Q1_0",
 }  # fmt: skip
