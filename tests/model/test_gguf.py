@@ -13,7 +13,7 @@ import pytest
 
 from monolane.errors import CheckpointError, MonolaneError
 from monolane.model import Blocks, GgufFile, Weights
-from monolane.model._gguf_types import GGML_TYPES, UNREAD_TYPES
+from monolane.model._gguf_types import GGML_TYPES, IK_TYPES, UNREAD_TYPES
 
 Write = Callable[..., Path]
 U32, U64, I32, F32, TEXT, LIST = 4, 10, 5, 6, 8, 9
@@ -178,7 +178,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         build([], [info("x", (256,), 41, 0)], b"\0" * 199),
         "'x': expected a type among F32, .* got Q1_0; take another file of this model",
     ),
-    "a type that nobody knows": (build([], [info("x", (256,), 99, 0)]), "got number 99"),
+    "a type that nobody knows": (build([], [info("x", (256,), 500, 0)]), "got number 500"),
 }
 
 
@@ -197,6 +197,17 @@ def test_every_type_that_is_not_read_is_refused_by_name(kind: str, tmp_path: Pat
     (tmp_path / "x.gguf").write_bytes(build([], [info("x", (256,), place, 0)], b"\0" * 4096))
     with pytest.raises(CheckpointError, match=f"got {kind}; take another file of this model"):
         GgufFile(tmp_path / "x.gguf")
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"), [(139, "IQ4_K"), (144, "IQ4_KS"), (212, "Q4_K_R4"), (399, "Q8_K_R8")]
+)
+def test_types_of_ik_llama_cpp_are_refused_by_name(place: int, kind: str, tmp_path: Path) -> None:
+    assert IK_TYPES[place] == kind
+    (tmp_path / "x.gguf").write_bytes(build([], [info("x", (256,), place, 0)], b"\0" * 4096))
+    with pytest.raises(CheckpointError, match=f"got {kind}, which ik_llama.cpp alone reads; take"):
+        GgufFile(tmp_path / "x.gguf")
+    assert not IK_TYPES.keys() & {kind.value for kind in gguf.GGMLQuantizationType}
 
 
 def test_a_text_that_is_no_utf8_is_named_when_it_is_read(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, overload
 import numpy as np
 
 from monolane.errors import CheckpointError
-from monolane.model._gguf_types import GGML_TYPES, UNREAD_TYPES, GgmlType
+from monolane.model._gguf_types import GGML_TYPES, GgmlType, name_unread
 from monolane.model._mapped_file import MappedFile
 from monolane.model._quant_matrix import Blocks
 from monolane.model._safetensors import Array
@@ -244,9 +244,8 @@ class GgufFile(Mapping[str, "Array | Blocks"]):
         kind = GGML_TYPES.get(number)
         if kind is None:
             known = ", ".join(row.name for row in GGML_TYPES.values())
-            got = UNREAD_TYPES.get(number, f"number {number}")
             self._fail(
-                f"expected a type among {known}, got {got}",
+                f"expected a type among {known}, got {name_unread(number)}",
                 "take another file of this model, such as its Q4_K_M, Q8_0 or BF16, or make one "
                 "with llama.cpp's llama-quantize",
             )
