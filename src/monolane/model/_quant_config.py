@@ -11,7 +11,7 @@ from monolane.errors import ConfigError
 from monolane.model._fields import Fields
 from monolane.model._float8 import parse_float8
 from monolane.model._formats import FORMATS, find_format
-from monolane.model._quant_foreign_config import Packing, parse_packing
+from monolane.model._quant_foreign_config import BLOCK_FORMATS, Packing, parse_packing
 
 METHOD = "monolane"
 GROUP = find_format("int8").group  # columns of a row that share one float16 scale
@@ -49,8 +49,9 @@ class Quantization:
     @property
     def dtype(self) -> str:
         """The name that ``Engine.load`` and the command line have for it."""
-        mxfp4 = self.packing is not None and self.packing.layout == "mxfp4"
-        return "mxfp4" if mxfp4 else f"int{self.bits}"
+        if self.packing is not None and self.packing.layout in BLOCK_FORMATS:
+            return BLOCK_FORMATS[self.packing.layout]
+        return f"int{self.bits}"
 
     @property
     def keeps_floats(self) -> bool:
@@ -68,6 +69,8 @@ class Quantization:
 def parse_quantization(fields: Fields) -> Quantization | None:
     """Read ``quantization_config``; None where there is none."""
     nested = fields.nested("quantization_config")
+    if nested is None:
+        nested = fields.nested("quantization")  # as MLX's converter calls it
     if nested is None or parse_float8(fields) is not None:  # which are read as floats
         return None
     if nested.raw.get("quant_method") != METHOD:

@@ -18,6 +18,7 @@ from monolane.model._atomic_folder import check_replaceable, folder_aside
 from monolane.model._checkpoint import Checkpoint, write_checkpoint
 from monolane.model._config import ModelConfig
 from monolane.model._quant_config import Quantization
+from monolane.model._quant_foreign_config import BLOCK_FORMATS
 from monolane.model._quant_foreign_unpack import PackedMatrix
 from monolane.model._quant_matrix import Quantized, quantize_matrix
 from monolane.model._safetensors import DTYPES, Array, PendingTensor
@@ -153,10 +154,10 @@ def _repack(
             f"{source}: dtype auto: expected a model that another tool quantised, got one in "
             f"{before.stored_dtype}, as monolane reads it; name a dtype, int8 or int4"
         )
-    if before.quantization.packing.layout == "mxfp4":
+    if before.quantization.packing.layout in BLOCK_FORMATS:
         raise ConfigError(
             f"{source}: dtype auto: expected integer codes, which monolane's own folders can hold, "
-            "got MXFP4; run this folder as it is, or a .gguf file of it"
+            f"got {before.stored_dtype.upper()}; run this folder as it is, or a .gguf file of it"
         )
     checkpoint = Checkpoint.open(source)
     packed = find_packed(before, checkpoint)

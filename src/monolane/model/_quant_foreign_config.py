@@ -1,10 +1,11 @@
-"""What config.json says of a matrix that another tool quantised: compressed-tensors, GPTQ, AWQ.
+"""What config.json says of a matrix that another tool quantised, such as GPTQ, AWQ or MLX.
 
-Only what maps exactly onto int4 or int8 in groups of 32 is read (``_quant_foreign_unpack.py`` does
-it); all else is refused here, by the field's name, before a weight is touched. Fields and their
+Only what maps exactly onto int4 or int8 in groups of 32 (``_quant_foreign_unpack.py`` does it), or
+onto GGUF's blocks (``_mlx.py``, ``_mxfp4.py``), is read; all else is refused here, by the field's
+name, before a weight is touched. Fields and their
 meaning: github.com/vllm-project/compressed-tensors (quantization/quant_args.py, config/base.py),
-github.com/ModelCloud/GPTQModel (quantization/config.py) and github.com/casper-hansen/AutoAWQ
-(awq/models/_config.py).
+github.com/ModelCloud/GPTQModel (quantization/config.py), github.com/casper-hansen/AutoAWQ
+(awq/models/_config.py) and github.com/ml-explore/mlx-lm (mlx_lm/utils.py).
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from typing import Literal
 from monolane.errors import ConfigError
 from monolane.model._fields import Fields
 
-Layout = Literal["packed rows", "int8 rows", "gptq", "awq", "mxfp4"]
+Layout = Literal["packed rows", "int8 rows", "gptq", "awq", "mxfp4", "mlx"]
+# Those that become GGUF's blocks, and in which format.
+BLOCK_FORMATS: dict[Layout, str] = {"mxfp4": "mxfp4", "mlx": "q4_1"}
 METHODS = ("compressed-tensors", "gptq", "awq", "mxfp4", "fp8")
 
 ADVICE = "; take the model's unquantised weights and run 'monolane quantize' on them"
@@ -51,6 +54,8 @@ class Packing:
     @property
     def kept_bits(self) -> int:
         """Bits of the codes that we make: 4-bit ones with zero points lie in -15 .. 15: int8."""
+        if self.layout in BLOCK_FORMATS:
+            return self.bits
         return 4 if self.bits == 4 and self.symmetric else 8
 
 
@@ -63,6 +68,8 @@ def parse_packing(fields: Fields) -> Packing:
         return _gptq(fields)
     if method == "awq":
         return _awq(fields)
+    if method is None and fields.has("bits") and fields.has("group_size"):
+        return _mlx(fields)
     if method == "mxfp4":  # of experts; modules_to_not_convert is not asked for: the files tell
         return Packing("mxfp4", "mxfp4", 4, SHARED_SCALE, symmetric=True)
     known = ", ".join(map(repr, ("monolane", *METHODS)))
@@ -146,6 +153,17 @@ def _awq(fields: Fields) -> Packing:
     fields.fixed("zero_point", True, "AWQ's folders have zero points" + ADVICE)
     return Packing("awq", "awq", bits, _group(fields, fields.first("group_size", "q_group_size")),
                    symmetric=False)  # fmt: skip
+
+
+def _mlx(fields: Fields) -> Packing:
+    """Read MLX's object, which names no method."""
+    if fields.raw.get("mode", "affine") != "affine":
+        raise fields.fault("mode", "'affine'", ADVICE)
+    for name, value in fields.raw.items():
+        if isinstance(value, dict):
+            raise fields.fault(name, "false, or nothing: one scheme for all matrices", ADVICE)
+    # Codes of 8 bits with biases have no blocks.
+    return Packing("mlx", "mlx", _bits(fields, "bits", (4,)), _group(fields), symmetric=False)
 
 
 def _bits(fields: Fields, name: str, allowed: tuple[int, ...]) -> int:

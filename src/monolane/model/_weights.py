@@ -19,7 +19,9 @@ from monolane.model._config import ModelConfig
 from monolane.model._formats import STORED, find_format
 from monolane.model._fused_tensors import part_rows
 from monolane.model._gguf_model import GgufModel, is_gguf
+from monolane.model._mlx import MlxMatrix
 from monolane.model._mxfp4 import Mxfp4Experts
+from monolane.model._quant_foreign_config import Packing
 from monolane.model._quant_foreign_unpack import PackedMatrix
 from monolane.model._quant_matrix import Blocks, Matrix, Quantized
 from monolane.model._safetensors import DTYPE_NAMES, DTYPES, Array
@@ -47,7 +49,7 @@ _IN_BLOCKS = frozenset(role for role in Role if role.kind not in (Kind.NORM, Kin
     Role.ROUTER
 }
 # What another tool quantised, by the name of the tensor of floats in whose place it is.
-Packed = Mapping[str, PackedMatrix | Mxfp4Experts]
+Packed = Mapping[str, PackedMatrix | MlxMatrix | Mxfp4Experts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +91,17 @@ class Weights:
                 found.put(role, layer, expert, coded)
         for matrix in packed.values():
             spec = matrix.spec
-            if isinstance(matrix, PackedMatrix):
-                for role, own in part_rows(config, spec.role, matrix.read()):
+            if isinstance(matrix, Mxfp4Experts):
+                for role, expert, blocks in matrix.read():
                     shape = lane_shape(config, role, layer=spec.layer)
-                    found.put(role, spec.layer, spec.expert, _shaped(own, shape))
+                    found.put(role, spec.layer, expert, _shaped(blocks, shape))
                 continue
-            for role, expert, blocks in matrix.read():
-                found.put(
-                    role,
-                    spec.layer,
-                    expert,
-                    _shaped(blocks, lane_shape(config, role, layer=spec.layer)),
-                )
+            for role, own in part_rows(config, spec.role, matrix.read()):
+                shape = lane_shape(config, role, layer=spec.layer)
+                found.put(role, spec.layer, spec.expert, _shaped(own, shape))
+                if role is Role.EMBEDDING and config.tie_embeddings:
+                    shape = lane_shape(config, Role.HEAD)
+                    found.put(Role.HEAD, None, None, _shaped(own, shape))
         return found.weights(checkpoint.folder)
 
     @classmethod
@@ -248,8 +249,13 @@ def matrix_formats(
     }
     if config.tie_embeddings:
         floats = config.quantization.keeps_floats
-        embedding = checkpoint[find_family(config).names(config)[Role.EMBEDDING]]
-        found[Role.HEAD, None] = STORED[embedding.dtype].name if floats else config.stored_dtype
+        name = find_family(config).names(config)[Role.EMBEDDING]
+        if name in packed:
+            found[Role.HEAD, None] = coded.name
+        elif floats:
+            found[Role.HEAD, None] = STORED[checkpoint[name].dtype].name
+        else:
+            found[Role.HEAD, None] = config.stored_dtype
     return found
 
 
@@ -270,11 +276,10 @@ def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> Packed:
             packing.kept_bits,
         )
     matrices = [
-        PackedMatrix(packing, spec, checkpoint)
-        if packing.layout != "mxfp4"
-        else Mxfp4Experts(spec, checkpoint)
+        _packed(packing, spec, checkpoint)
         for spec in _specs(config, checkpoint)
         if (spec.role.of_each if packing.layout == "mxfp4" else spec.role.kind is Kind.MATRIX)
+        or (packing.layout == "mlx" and spec.role is Role.EMBEDDING)
     ]
     found = {matrix.spec.name: matrix for matrix in matrices if matrix.is_there}
     if not found:
@@ -283,6 +288,15 @@ def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> Packed:
             "says, got none; config.json and the weights are not of one model"
         )
     return found
+
+
+def _packed(
+    packing: Packing, spec: TensorSpec, checkpoint: Checkpoint
+) -> PackedMatrix | MlxMatrix | Mxfp4Experts:
+    if packing.layout == "mxfp4":
+        return Mxfp4Experts(spec, checkpoint)
+    made = MlxMatrix if packing.layout == "mlx" else PackedMatrix
+    return made(packing, spec, checkpoint)
 
 
 def view_arrays(
