@@ -283,7 +283,9 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
         if name.endswith("per_expert_scale"):
             found[f"blk.{name.split('.')[2]}.ffn_down_exps.scale"] = array
             continue
-        name += ".weight" * name.endswith(("layer_scalar", "experts.gate_up_proj", "s.down_proj"))
+        if architecture == "gemma4":
+            bare = ("layer_scalar", "experts.gate_up_proj", "experts.down_proj")
+            name += ".weight" * name.endswith(bare)
         if ".conv.conv." in name:
             array = array.squeeze(1)
         parts = (".mlp.gate.weight", ".mlp.experts.", ".feed_forward.experts.", "forward.gate.")

@@ -10,7 +10,7 @@ import pytest
 
 from monolane import Engine, SamplingParams
 from monolane.engine import _registry
-from monolane.errors import BackendError, CheckpointError, ModelNotFoundError
+from monolane.errors import BackendError, CheckpointError, ModelNotFoundError, TextError
 from monolane.model import Blocks, GgufModel, PairScaling, Role, Weights
 from monolane.model._gguf_types import GGML_TYPES
 
@@ -521,7 +521,8 @@ def test_text_comes_from_the_files_own_tokenizer(llama_gguf: Path) -> None:
         assert len(answer.token_ids) == 8
         assert engine.tokenizer is not None
         assert answer.text == engine.tokenizer.decode(answer.token_ids)
-        assert engine.prompt_ids([{"role": "user", "content": "Hi"}])
+        with pytest.raises(TextError, match="this model's files have no chat template"):
+            engine.prompt_ids([{"role": "user", "content": "Hi"}])
 
 
 def test_a_file_without_tokenizer_takes_ids(
@@ -539,8 +540,11 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"GGML" + b"\0" * 99)
     with pytest.raises(CheckpointError, match="expected a GGUF file, which begins with b'GGUF'"):
         Engine.load(tmp_path / "x.gguf", "reference")
-    (tmp_path / "x.bin").write_bytes(b"GGUF")
-    with pytest.raises(ModelNotFoundError, match=r"or a file NAME.gguf, got another file"):
+    (tmp_path / "y.bin").write_bytes(b"GGUF")  # known by its bytes
+    with pytest.raises(CheckpointError, match="y.bin: the header: it is truncated"):
+        Engine.load(tmp_path / "y.bin", "reference")
+    (tmp_path / "x.bin").write_bytes(b"GGUX")
+    with pytest.raises(ModelNotFoundError, match="or a GGUF file, got another file"):
         Engine.load(tmp_path / "x.bin", "reference")
     with pytest.raises(ModelNotFoundError, match="a folder or a .gguf file on this machine"):
         Engine.load(str(tmp_path / "none.gguf"), "reference")
