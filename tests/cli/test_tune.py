@@ -43,7 +43,7 @@ from monolane.cli import main
 try:
     main()
 finally:
-    heavy = {"torch", "transformers", "monolane._core"} & sys.modules.keys()
+    heavy = {"torch", "transformers"} & sys.modules.keys()
     sys.stderr.write(f"loaded: {sorted(heavy)}")
 """
 DENSE = "expected a Laneformer to VERB, got a model of the family 'llama'; 'monolane retrofit'"
