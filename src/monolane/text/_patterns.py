@@ -26,9 +26,9 @@ from monolane.errors import TextError
 from monolane.text._growth import parts_of
 from monolane.text._pre_tokenizers import PRE_TOKENIZERS
 
-# K-EXAONE's repeats what repeats, and has one way all the same: what is repeated begins with a letter
-# outside and with a space inside. Classes are not told apart here, so the cuts that GGUF files name
-# are let through by their text.
+# K-EXAONE's repeats what repeats, and has one way all the same: what is repeated begins with a
+# letter outside, and with a space inside. Classes are not told apart here, so the cuts that GGUF
+# files name are let through by their text.
 _KNOWN = frozenset(pattern for row in PRE_TOKENIZERS.values() for pattern in row.patterns)
 
 MOST_CHARACTERS = 1 << 14  # of an expression; the longest published one has some 1,000
