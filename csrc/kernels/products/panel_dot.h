@@ -64,7 +64,7 @@ struct PanelDot {
   static constexpr int kParts = kHalfScales ? 2 : 1;  // sums of a group
   static constexpr int kMinimumParts = kHalfMinima ? 2 : 1;
   static constexpr bool kE2m1 = kFormat == Format::kMxfp4p || kFormat == Format::kNvfp4p;
-  static constexpr bool kNumbers = numbers_of(kFormat) != nullptr && !kE2m1;  // by the matrix
+  static constexpr bool kNumbers = has_numbers(kFormat);          // by the matrix
   static constexpr bool kExponents = kFormat == Format::kMxfp4p;  // scales are powers of two
   static constexpr bool kE4m3 = kFormat == Format::kNvfp4p;       // scales are these
   static_assert(kFineSteps == 128);                               // as join_sums has it
