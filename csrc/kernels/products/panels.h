@@ -129,6 +129,8 @@ inline constexpr Numbers kIq1Numbers = numbers_of({-7, 1, 9, 0, -9, -1, 7, 0}, 6
 // compilers that check for null pointers the address of a table is no constant.
 constexpr bool has_numbers(Format format) {
   switch (format) {
+    case Format::kMxfp4p:
+    case Format::kNvfp4p:
     case Format::kIq4Nlp:
     case Format::kIq4Xsp:
     case Format::kIq3Sp:
