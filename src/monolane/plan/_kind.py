@@ -105,6 +105,16 @@ def says(operation: type) -> Callable[[Plan, int], Buffer]:
     return found
 
 
+def last_product(operation: type, role: Role, reads: Buffer) -> Kind:
+    """Return a module's last phase: the product of a matrix with a buffer is what it says."""
+    said = says(operation)
+    return Kind(
+        touches=lambda plan, layer: Touches((reads,), (said(plan, layer),)),
+        roles=lambda _, __: (role,),
+        run=_multiply_read,
+    )
+
+
 def check_pairs(plan: Plan, phase: Phase) -> Iterator[str]:
     """Yield what is wrong with the shares of matrices that are gate and up by turns."""
     del plan
@@ -116,7 +126,7 @@ def check_pairs(plan: Plan, phase: Phase) -> Iterator[str]:
             )
 
 
-def multiply_read(worker: Worker, phase: Phase) -> None:
+def _multiply_read(worker: Worker, phase: Phase) -> None:
     """Do a module's last phase, in NumPy: multiply what it reads, and offer the products."""
     (matrix,), (read,), (write,) = phase.matrices, phase.reads, phase.writes
     for lane, rows in worker.pieces(matrix):

@@ -4,7 +4,7 @@ from monolane.plan._builder import Builder, own, shared
 from monolane.plan._device import Choice
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker, cut
-from monolane.plan._kind import Kind, Part, Touches, check_pairs, joined_before, multiply_read, says
+from monolane.plan._kind import Kind, Part, Touches, check_pairs, joined_before, last_product, says
 from monolane.plan._phase import OUTPUTS, Matrix, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, choose_align, split
@@ -28,7 +28,7 @@ __all__ = [
     "choose_align",
     "cut",
     "joined_before",
-    "multiply_read",
+    "last_product",
     "own",
     "says",
     "shared",

@@ -20,32 +20,27 @@ from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._layer_config import LayerConfig
 from monolane.model._rotary import Rotary, YarnScaling
-from monolane.model.families._family import layer_count, render_common
+from monolane.model.families._family import render_common
 from monolane.model.families._gguf import AHEAD, GgufSpelling
 from monolane.model.families._rotary import read_rotary, read_sharpening, write_sharpening
 from monolane.model.families._sparse import DENSE as DENSE_MLP
-from monolane.model.families._sparse import SPARSE, read_sparse
+from monolane.model.families._sparse import (
+    ROUTED,
+    SPARSE,
+    read_gguf_blocks,
+    read_sparse,
+    render_experts,
+)
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers, surplus
 from monolane.ops import Experts, Latent, Role
 
 _ATTENTION = "model.layers.{i}.self_attn."
-_MLP = "model.layers.{i}.mlp."
 _LATENT = {
     Role.Q_DOWN: _ATTENTION + "q_a_proj.weight",
     Role.Q_NORM: _ATTENTION + "q_a_layernorm.weight",
     Role.KV_DOWN: _ATTENTION + "kv_a_proj_with_mqa.weight",
     Role.K_NORM: _ATTENTION + "kv_a_layernorm.weight",
     Role.KV_UP: _ATTENTION + "kv_b_proj.weight",
-}
-_ROUTED = {
-    Role.ROUTER: _MLP + "gate.weight",
-    Role.ROUTER_CORRECTION: _MLP + "gate.e_score_correction_bias",
-    Role.EXPERT_GATE: _MLP + "experts.{e}.gate_proj.weight",
-    Role.EXPERT_UP: _MLP + "experts.{e}.up_proj.weight",
-    Role.EXPERT_DOWN: _MLP + "experts.{e}.down_proj.weight",
-    Role.SHARED_GATE: _MLP + "shared_experts.gate_proj.weight",
-    Role.SHARED_UP: _MLP + "shared_experts.up_proj.weight",
-    Role.SHARED_DOWN: _MLP + "shared_experts.down_proj.weight",
 }
 _SIZES = {
     "kv_lora_rank": 512,
@@ -172,7 +167,7 @@ def _v2_experts(fields: Fields) -> Experts | None:
 
 
 def _names(config: ModelConfig) -> Mapping[Role, str]:
-    names = {**NAMES, **_LATENT, **_ROUTED}
+    names = {**NAMES, **_LATENT, **ROUTED}
     if config.latent is not None and config.latent.query_rank is not None:
         names[Role.Q] = _ATTENTION + "q_b_proj.weight"
     return names
@@ -209,19 +204,10 @@ def _render_as(kind: str, model_type: str) -> Callable[[ModelConfig], dict[str, 
             said["mlp_layer_types"] = [SPARSE if x.experts else DENSE_MLP for x in config.layers]
         if model_type != "deepseek_v2":
             said["rope_interleave"] = config.rotary.style == "interleaved"
-        if mixture is None:
-            return said
-        return said | {
-            "n_routed_experts": mixture.count,
-            "num_experts_per_tok": mixture.chosen,
-            "moe_intermediate_size": mixture.inner,
-            "n_shared_experts": mixture.shared // mixture.inner,
-            "norm_topk_prob": mixture.normalised,
-            "routed_scaling_factor": mixture.scale,
-            "n_group": mixture.groups,
-            "topk_group": mixture.chosen_groups,
-            **({} if mixture.corrected else {"topk_method": _LIMITED}),
-        }
+        said |= render_experts(mixture, "n_routed_experts", "n_shared_experts")
+        if mixture is not None and not mixture.corrected:
+            said["topk_method"] = _LIMITED
+        return said
 
     return render
 
@@ -244,11 +230,8 @@ def _gguf_given(fields: Fields) -> dict[str, Any]:
     """
     ends = "_mla" if fields.has("key_length_mla") else ""
     turned = fields.size("qk_rope_head_dim")
-    blocks, ahead = layer_count(fields), fields.size(AHEAD, 0)
-    if ahead >= blocks:
-        raise fields.fault(AHEAD, f"fewer than all {blocks} blocks")
     given: dict[str, Any] = {
-        "num_hidden_layers": blocks - ahead,
+        **read_gguf_blocks(fields),
         "qk_nope_head_dim": fields.size(f"key_length{ends}", minimum=turned + 1) - turned,
         "v_head_dim": fields.size(f"value_length{ends}"),
         "q_lora_rank": fields.optional_size("q_lora_rank"),

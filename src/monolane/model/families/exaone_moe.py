@@ -11,27 +11,27 @@ from typing import Any
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._layer_config import LayerConfig
-from monolane.model.families._family import layer_count
 from monolane.model.families._gguf import AHEAD, GgufSpelling
-from monolane.model.families._sparse import DENSE, SPARSE, read_sparse
+from monolane.model.families._sparse import (
+    DENSE,
+    ROUTED,
+    SPARSE,
+    read_experts,
+    read_gguf_sigmoids,
+    read_sparse,
+    render_experts,
+)
 from monolane.model.families.exaone4 import EXAONE4, read_layers, read_windows
 from monolane.model.families.llama import LLAMA, NAMES, render_as, surplus
 from monolane.ops import Experts, Role
 
 _LAYER = "model.layers.{i}."
-_MLP = _LAYER + "mlp."
 _NAMES = {
     **NAMES,
+    **ROUTED,
     Role.Q_NORM: _LAYER + "self_attn.q_norm.weight",
     Role.K_NORM: _LAYER + "self_attn.k_norm.weight",
-    Role.ROUTER: _MLP + "gate.weight",
-    Role.ROUTER_CORRECTION: _MLP + "e_score_correction_bias",
-    Role.EXPERT_GATE: _MLP + "experts.{e}.gate_proj.weight",
-    Role.EXPERT_UP: _MLP + "experts.{e}.up_proj.weight",
-    Role.EXPERT_DOWN: _MLP + "experts.{e}.down_proj.weight",
-    Role.SHARED_GATE: _MLP + "shared_experts.gate_proj.weight",
-    Role.SHARED_UP: _MLP + "shared_experts.up_proj.weight",
-    Role.SHARED_DOWN: _MLP + "shared_experts.down_proj.weight",
+    Role.ROUTER_CORRECTION: _LAYER + "mlp.e_score_correction_bias",
 }
 
 
@@ -43,53 +43,22 @@ def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
 def _experts(fields: Fields) -> Experts | None:
     if not any(read_sparse(fields)):
         return None
-    count, inner = fields.size("num_experts", 64), fields.size("moe_intermediate_size", 1024)
-    groups = fields.size("n_group", 1)
-    return Experts(
-        count=count,
-        chosen=fields.size("num_experts_per_tok", 8),
-        inner=inner,
-        normalised=fields.flag("norm_topk_prob", True),
-        scores="sigmoid",
-        corrected=True,
-        groups=groups,
-        chosen_groups=fields.size("topk_group", 1),
-        group_best=min(2, count // groups),
-        scale=fields.number("routed_scaling_factor", 2.5),
-        shared=inner * fields.size("num_shared_experts", 1, minimum=0),
-    )
+    count = fields.size("num_experts", 64)
+    return read_experts(fields, count, "num_shared_experts", chosen=8, inner=1024, scale=2.5)
 
 
 def _render(config: ModelConfig) -> dict[str, Any]:
     said = render_as("ExaoneMoe", "exaone_moe")(config)
     said["mlp_layer_types"] = [SPARSE if x.experts else DENSE for x in config.layers]
-    mixture = config.experts
-    if mixture is None:
-        return said
-    return said | {
-        "num_experts": mixture.count,
-        "num_experts_per_tok": mixture.chosen,
-        "moe_intermediate_size": mixture.inner,
-        "num_shared_experts": mixture.shared // mixture.inner,
-        "n_group": mixture.groups,
-        "topk_group": mixture.chosen_groups,
-        "norm_topk_prob": mixture.normalised,
-        "routed_scaling_factor": mixture.scale,
-    }
+    return said | render_experts(config.experts, "num_experts", "num_shared_experts")
 
 
 def _gguf_given(fields: Fields) -> dict[str, Any]:
     """Return what the tensors say, and what a field means that a file leaves out."""
-    fields.fixed("expert_gating_func", 2, "experts of this family are chosen by sigmoids")
-    blocks, ahead = layer_count(fields), fields.size(AHEAD, 0)
-    if ahead >= blocks:
-        raise fields.fault(AHEAD, f"fewer than all {blocks} blocks")
     return {
-        "num_hidden_layers": blocks - ahead,
-        "first_k_dense_replace": fields.size("first_k_dense_replace", 0, minimum=0),
-        "norm_topk_prob": fields.flag("norm_topk_prob", False),
+        **read_gguf_sigmoids(fields),
         "routed_scaling_factor": fields.number("routed_scaling_factor", 1.0),
-        **read_windows(fields, ahead),
+        **read_windows(fields, fields.size(AHEAD, 0)),
     }
 
 

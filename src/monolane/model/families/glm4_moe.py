@@ -13,24 +13,22 @@ from monolane.model._layer_config import LayerConfig
 from monolane.model.families._family import layer_count
 from monolane.model.families._gguf import AHEAD, GGUF_NAMES, GgufSpelling, turned_part
 from monolane.model.families._rotary import read_rotary
+from monolane.model.families._sparse import (
+    ROUTED,
+    read_experts,
+    read_gguf_sigmoids,
+    render_experts,
+)
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, read_layers, render_as, surplus
 from monolane.ops import Experts, QkNorm, Role
 
 _PART, _NORM_EPS = 0.5, 1e-5
 _LAYER = "model.layers.{i}."
-_MLP = _LAYER + "mlp."
 _NAMES = {
     **NAMES,
+    **ROUTED,
     Role.Q_NORM: _LAYER + "self_attn.q_norm.weight",
     Role.K_NORM: _LAYER + "self_attn.k_norm.weight",
-    Role.ROUTER: _MLP + "gate.weight",
-    Role.ROUTER_CORRECTION: _MLP + "gate.e_score_correction_bias",
-    Role.EXPERT_GATE: _MLP + "experts.{e}.gate_proj.weight",
-    Role.EXPERT_UP: _MLP + "experts.{e}.up_proj.weight",
-    Role.EXPERT_DOWN: _MLP + "experts.{e}.down_proj.weight",
-    Role.SHARED_GATE: _MLP + "shared_experts.gate_proj.weight",
-    Role.SHARED_UP: _MLP + "shared_experts.up_proj.weight",
-    Role.SHARED_DOWN: _MLP + "shared_experts.down_proj.weight",
 }
 
 
@@ -46,33 +44,13 @@ def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
 def _experts(fields: Fields) -> Experts | None:
     if _dense(fields) >= layer_count(fields):
         return None
-    inner, groups = fields.size("moe_intermediate_size", 1408), fields.size("n_group", 1)
     count = fields.size(fields.first("n_routed_experts", "num_local_experts"), 128)
-    return Experts(
-        count=count,
-        chosen=fields.size("num_experts_per_tok", 8),
-        inner=inner,
-        normalised=fields.flag("norm_topk_prob", True),
-        scores="sigmoid",
-        corrected=True,
-        groups=groups,
-        chosen_groups=fields.size("topk_group", 1),
-        group_best=min(2, count // groups),
-        scale=fields.number("routed_scaling_factor", 1.0),
-        shared=inner * fields.size("n_shared_experts", 1, minimum=0),
-    )
+    return read_experts(fields, count, "n_shared_experts", chosen=8, inner=1408, scale=1.0)
 
 
 def _gguf_given(fields: Fields) -> dict[str, Any]:
     """Return what the tensors say, and what a field means that a file leaves out."""
-    fields.fixed("expert_gating_func", 2, "experts of this family are chosen by sigmoids")
-    blocks, ahead = layer_count(fields), fields.size(AHEAD, 0)
-    if ahead >= blocks:
-        raise fields.fault(AHEAD, f"fewer than all {blocks} blocks")
-    return {
-        "num_hidden_layers": blocks - ahead,
-        "first_k_dense_replace": fields.size("first_k_dense_replace", 0, minimum=0),
-        "norm_topk_prob": fields.flag("norm_topk_prob", False),
+    return read_gguf_sigmoids(fields) | {
         "attention_bias": fields.flag("query_bias", False),
         "use_qk_norm": fields.flag("query_norm", False),
         "partial_rotary_factor": turned_part(fields),
@@ -91,19 +69,7 @@ def _render(config: ModelConfig) -> dict[str, Any]:
         "use_qk_norm": config.qk_norm is not None,
         "first_k_dense_replace": sum(not layer.experts for layer in config.layers),
     }
-    mixture = config.experts
-    if mixture is None:
-        return said
-    return said | {
-        "n_routed_experts": mixture.count,
-        "num_experts_per_tok": mixture.chosen,
-        "moe_intermediate_size": mixture.inner,
-        "n_shared_experts": mixture.shared // mixture.inner,
-        "n_group": mixture.groups,
-        "topk_group": mixture.chosen_groups,
-        "norm_topk_prob": mixture.normalised,
-        "routed_scaling_factor": mixture.scale,
-    }
+    return said | render_experts(config.experts, "n_routed_experts", "n_shared_experts")
 
 
 GLM4_MOE = replace(

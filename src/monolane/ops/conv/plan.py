@@ -25,9 +25,8 @@ from monolane.plan.parts import (
     Touches,
     Worker,
     joined_before,
-    multiply_read,
+    last_product,
     own,
-    says,
     split,
 )
 
@@ -118,11 +117,7 @@ _PART = Part(
             beside=_sums,
             run=_conv,
         ),
-        PhaseKind.CONV_OUT: Kind(
-            touches=lambda plan, layer: Touches((Buffer.HEADS,), (says(Conv)(plan, layer),)),
-            roles=lambda _, __: (Role.CONV_OUT,),
-            run=multiply_read,
-        ),
+        PhaseKind.CONV_OUT: last_product(Conv, Role.CONV_OUT, Buffer.HEADS),
     },
     build=_build,
     order=_order,

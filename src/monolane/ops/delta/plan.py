@@ -24,9 +24,8 @@ from monolane.plan.parts import (
     Touches,
     Worker,
     joined_before,
-    multiply_read,
+    last_product,
     own,
-    says,
     split,
 )
 from monolane.reference import rms_norm, silu
@@ -159,11 +158,7 @@ _PART = Part(
             beside=_steps,
             run=_delta,
         ),
-        PhaseKind.DELTA_OUT: Kind(
-            touches=lambda plan, layer: Touches((Buffer.HEADS,), (says(Delta)(plan, layer),)),
-            roles=lambda _, __: (Role.DELTA_OUT,),
-            run=multiply_read,
-        ),
+        PhaseKind.DELTA_OUT: last_product(Delta, Role.DELTA_OUT, Buffer.HEADS),
     },
     build=_build,
     order=_order,

@@ -15,9 +15,8 @@ from monolane.plan.parts import (
     Worker,
     check_pairs,
     joined_before,
-    multiply_read,
+    last_product,
     own,
-    says,
 )
 from monolane.reference import GATES
 
@@ -67,11 +66,7 @@ _PART = Part(
             faults=check_pairs,
             run=_gate_up,
         ),
-        PhaseKind.DOWN: Kind(
-            touches=lambda plan, layer: Touches((Buffer.HIDDEN,), (says(Mlp)(plan, layer),)),
-            roles=lambda _, __: (Role.DOWN,),
-            run=multiply_read,
-        ),
+        PhaseKind.DOWN: last_product(Mlp, Role.DOWN, Buffer.HIDDEN),
     },
     build=_build,
     order=_order,

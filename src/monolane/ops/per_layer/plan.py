@@ -19,9 +19,8 @@ from monolane.plan.parts import (
     Touches,
     Worker,
     joined_before,
-    multiply_read,
+    last_product,
     own,
-    says,
 )
 from monolane.reference import GATES, rms_norm
 
@@ -136,11 +135,7 @@ _PART = Part(
             updates=joined_before(PerLayer),
             run=_gate,
         ),
-        PhaseKind.PER_LAYER_OUT: Kind(
-            touches=lambda plan, layer: Touches((Buffer.HIDDEN,), (says(PerLayer)(plan, layer),)),
-            roles=lambda _, __: (Role.PER_LAYER_OUT,),
-            run=multiply_read,
-        ),
+        PhaseKind.PER_LAYER_OUT: last_product(PerLayer, Role.PER_LAYER_OUT, Buffer.HIDDEN),
     },
     build=_build,
     order=_order,
