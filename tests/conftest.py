@@ -23,6 +23,8 @@ from monolane.errors import ModelNotFoundError
 from monolane.model import parse_config, tensor_specs, write_checkpoint
 from monolane.sources import fetch_model
 
+from .costs import Costs
+
 # No example has a limit in time: Hypothesis' own, 0.2 s, is missed by a machine that stands still
 # for a moment, and counts as a failure that does not come again.
 settings.register_profile("untimed", settings(), deadline=None)  # on top of what CI gets
@@ -63,18 +65,23 @@ _NOT_UNIT = ("slow", "exhaustive", "alone", "gpu")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Have the tier of scripts/check --unit."""
+    """Have the tier of scripts/check --unit, and its table of costs."""
     parser.addoption(
         "--unit",
         action="store_true",
         help="only tests that start no process, compile nothing and import no large library",
     )
+    parser.addoption(
+        "--costs", action="store_true", help="end with the processor time of each file of tests"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch what the unit tier starts."""
+    """Watch what the unit tier starts, and what tests cost."""
     if config.getoption("--unit"):
         sys.addaudithook(_refuse_processes)
+    if config.getoption("--costs"):
+        config.pluginmanager.register(Costs(config))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

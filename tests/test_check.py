@@ -1,6 +1,7 @@
-"""What scripts/check takes, and which tests are of its unit tier."""
+"""What scripts/check takes, which tests are of its unit tier, and what it says of their costs."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,14 +21,14 @@ def test_what_is_not_known_is_refused(given: list[str]) -> None:
     assert f"expected --fast, --unit or nothing, got '{' '.join(given)}'" in done.stderr
 
 
-def run_units(folder: Path, **files: str) -> str:
-    """What pytest says of the files' tests with --unit and the hooks of tests/conftest.py."""
+def run_pytest(folder: Path, *options: str, **files: str) -> str:
+    """What pytest says of the files' tests with the hooks of tests/conftest.py."""
     for name, text in files.items():
         (folder / f"test_{name}.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest"]
     done = subprocess.run(
-        [*command, "--unit", "-rA", "--rootdir", folder, folder],
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        [*command, "-p", "no:cacheprovider", *options, "-rA", "--rootdir", folder, folder],
+        env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
         capture_output=True,
         text=True,
         check=False,
@@ -39,8 +40,9 @@ def test_the_unit_tier_is_what_costs_little(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "import pytest, subprocess\n@pytest.fixture\ndef server(): return subprocess\n"
     )
-    said = run_units(
+    said = run_pytest(
         tmp_path,
+        "--unit",
         plain="def test_plain(): pass\n",
         forks="import subprocess\ndef test_forks(): pass\n",
         marked="import pytest\n@pytest.mark.slow\ndef test_marked(): pass\n",
@@ -52,6 +54,31 @@ def test_the_unit_tier_is_what_costs_little(tmp_path: Path) -> None:
 
 def test_a_unit_test_that_starts_a_process_fails(tmp_path: Path) -> None:
     hidden = "import os\ndef test_hidden(): os.fork()\n"
-    said = run_units(tmp_path, hidden=hidden)
+    said = run_pytest(tmp_path, "--unit", hidden=hidden)
     assert "expected a unit test to start no process" in said
     assert "1 failed" in said
+
+
+BUSY = """
+import time
+def test_busy():
+    end = time.process_time() + 0.4
+    while time.process_time() < end:
+        pass
+"""
+STARTS = """
+import subprocess, sys
+def test_starts():
+    spin = "import time\\nwhile time.process_time() < 0.4: pass"
+    subprocess.run([sys.executable, "-S", "-c", spin], check=True)
+"""
+
+
+def test_costs_are_told_by_file(tmp_path: Path) -> None:
+    said = run_pytest(tmp_path, "--costs", "-n", "2", busy=BUSY, starts=STARTS)
+    found = re.findall(r"^ +([\d.]+) s, +([\d.]+) of children: test_(\w+).py$", said, re.MULTILINE)
+    costs = {name: (float(whole), float(children)) for whole, children, name in found}
+    assert costs["busy"][0] >= 0.4 > 0.1 > costs["busy"][1], said
+    assert costs["starts"][0] >= costs["starts"][1] >= 0.4, said
+    assert re.search(r"^ +[\d.]+ s: test_busy.py::test_busy$", said, re.MULTILINE), said
+    assert said.count("was out of tests after") == 2, said

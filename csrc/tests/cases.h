@@ -28,7 +28,8 @@ struct Tensors {
 
 struct NamedPlan {
   std::string dtype;
-  bool every_set;  // of instructions that this machine and this build have
+  bool every_set;    // of instructions that this machine and this build have
+  bool batch_alone;  // and its conversion: another plan of the model has all else
   Plan plan;
 };
 
@@ -73,12 +74,13 @@ inline Tensors read_tensors(Blobs& blobs) {
 inline NamedPlan read_plan(Blobs& blobs) {
   const std::vector<char> dtype = blobs.next<char>();
   const bool every_set = blobs.number() != 0;
+  const bool batch_alone = blobs.number() != 0;
   Plan plan;
   plan.header = blobs.next<PlanHeader>().at(0);
   plan.modules = blobs.next<PlanModule>();
   plan.phases = blobs.next<PlanPhase>();
   plan.shares = blobs.next<PlanShare>();
-  return {std::string(dtype.begin(), dtype.end()), every_set, plan};
+  return {std::string(dtype.begin(), dtype.end()), every_set, batch_alone, plan};
 }
 
 // A model's weights in one format, in buffers exactly as long as they need be, to be used in one.

@@ -10,7 +10,7 @@ The file is a row of blobs, each an int64 length and as many bytes, all little-e
     layer each tensor, with its WeightRole and the number of its columns before it, of experts all
     one below the other (all float32);
     number of plans, then of each: dtype name, whether every instruction set of the machine is to
-    run it, header, phases, shares.
+    run it, whether a batch is all that is asked of it, header, phases, shares.
 """
 
 import sys
@@ -160,6 +160,17 @@ def cases_of(config: ModelConfig, part: str) -> list[tuple[str, int]]:
     return [(dtype, count) for dtype, counts in chosen.items() for count in counts]
 
 
+def is_batch_alone(config: ModelConfig, part: str, dtype: str) -> bool:
+    """Tell whether a batch is all that is asked of a plan.
+
+    Drafts, guides and ranks know nothing of products: of further dtypes a batch is enough. Nor of
+    layers, but for their states: an emulator has them of a model with states, and of one with all
+    kinds of lanes.
+    """
+    whole = config.delta is not None or config.head is Head.VOCAB_PARALLEL
+    return bool(part) and (dtype != "bfloat16" or (part == "--few" and not whole))
+
+
 def blobs(part: str) -> Iterator[bytes]:
     """Yield the content of the file; `part`: "", "--races" or "--few"."""
     rng = np.random.default_rng(0)
@@ -182,6 +193,7 @@ def blobs(part: str) -> Iterator[bytes]:
             arrays = to_arrays(build(config, cpu(workers), dtype, context=CONTEXT))
             yield dtype.encode()
             yield _int(every_set)
+            yield _int(is_batch_alone(config, part, dtype))
             yield from (
                 a.tobytes() for a in (arrays.header, arrays.modules, arrays.phases, arrays.shares)
             )

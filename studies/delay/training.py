@@ -94,7 +94,7 @@ def train(
             ids_BT = text.rows(starts_B, size.context)
             nats = step_loss(logits_of(mixed.model, ids_BT[:, :-1]), ids_BT[:, 1:])
             nats = nats / size.step_tokens
-            nats.backward()
+            nats.backward()  # type: ignore[no-untyped-call]
             losses_S[step] += nats.detach()
             mixed.collect()
         torch.nn.utils.clip_grad_norm_(mixed.masters.parameters(), Optimizer().clip_norm)
@@ -213,7 +213,7 @@ def first_loss(
     starts_SB = text.order(0, 1, size.rows, size.context)
     ids_BT = text.rows(starts_SB[0][: size.rows // size.passes], size.context)
     nats = summed_nats(logits_of(model, ids_BT[:, :-1]), ids_BT[:, 1:])
-    nats.backward()
+    nats.backward()  # type: ignore[no-untyped-call]
     gradients = [x.grad for x in model.parameters() if x.grad is not None]
     if not all(bool(torch.isfinite(x).all()) for x in gradients):
         raise ValueError(f"{variant.name}: a gradient is not finite")

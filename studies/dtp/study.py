@@ -91,7 +91,7 @@ def train(
     for step in range(len(losses), size.steps):
         rows_BT = text.batch(run.seed, step, size.rows, size.context)
         loss = _loss(model, rows_BT, device)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, size.steps, run.learning_rate)

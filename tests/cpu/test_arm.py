@@ -76,7 +76,7 @@ def test_kernels(build: Path, tmp_path: Path, processor: str) -> None:
 
 
 def test_executor(build: Path, tmp_path: Path) -> None:
-    """Every kind of phase on the best set: epochs, drafts, guides, ranks."""
+    """Every kind of phase and of product on the best set; epochs, drafts, guides and ranks."""
     cases = tmp_path / "cases"
     say([sys.executable, "csrc/tests/write_cases.py", cases, "--few"])
     assert "all holds" in run("max", build / "executor_test", cases)

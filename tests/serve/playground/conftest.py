@@ -23,6 +23,7 @@ from playwright.sync_api import (
     ConsoleMessage,
     Dialog,
     Page,
+    Playwright,
     Request,
     Route,
     expect,
@@ -70,17 +71,63 @@ def chromium() -> str:
     return program
 
 
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    """A browser, one per file: while it is open, no other test may run an event loop of its own."""
-    # As root, or in a container without user namespaces, Chromium's own sandbox cannot start.
-    sandbox = [] if os.geteuid() else ["--no-sandbox"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium, args=sandbox, timeout=PATIENCE * 1000
+# Chromium has pages of its own behind its address bar, which nobody sees here: two thirds of the
+# processor time of a window. The list takes the place of Playwright's, so it repeats those of that
+# which keep requests on their routes, and Chromium from asking the network.
+_WITHOUT = (
+    *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "WebUIOmniboxFullPopup"),
+    *("AvoidCorsURLLoaderRestartOnRedirect", "AvoidUnnecessaryBeforeUnloadCheckSync"),
+    *("HttpsUpgrades", "HttpsFirstBalancedModeAutoEnable", "ThirdPartyStoragePartitioning"),
+    *("PaintHolding", "DestroyProfileOnBrowserClose", "MediaRouter", "OptimizationHints"),
+    *("NetworkTimeServiceQuerying", "AimEnabled", "PreconnectToSearch", "LensOverlay"),
+)
+
+
+class _Open:
+    """The browser that is open, if one is: until the next test is of another folder.
+
+    While it is open, no other test may run an event loop of its own.
+    """
+
+    browser: Browser | None = None
+    _playwright: Playwright | None = None
+
+    def get(self, chromium: str) -> Browser:
+        """Open it where it is not, or has crashed."""
+        if self.browser is not None and self.browser.is_connected():
+            return self.browser
+        self.close()
+        # As root, or in a container without user namespaces, its own sandbox cannot start.
+        options = [] if os.geteuid() else ["--no-sandbox"]
+        options.append(f"--disable-features={','.join(_WITHOUT)}")
+        self._playwright = sync_playwright().start()
+        self.browser = self._playwright.chromium.launch(
+            executable_path=chromium, args=options, timeout=PATIENCE * 1000
         )
-        yield browser
-        browser.close()
+        return self.browser
+
+    def close(self) -> None:
+        if self.browser is not None and self._playwright is not None:
+            self.browser.close()
+            self._playwright.stop()
+        self.browser = self._playwright = None
+
+
+_OPEN = _Open()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """Close the browser behind the last test of this folder: a start takes two seconds."""
+    yield
+    if nextitem is None or nextitem.path.parent != Path(__file__).parent:
+        _OPEN.close()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Browser:
+    """A browser, one for all files that come one behind the other."""
+    return _OPEN.get(chromium)
 
 
 @pytest.fixture
