@@ -18,6 +18,7 @@ from monolane.model._checkpoint import Checkpoint
 from monolane.model._config import ModelConfig
 from monolane.model._formats import STORED, find_format
 from monolane.model._fused_tensors import join_parts, part_rows
+from monolane.model._gguf_factors import find_factors, read_factors
 from monolane.model._gguf_model import GgufModel, is_gguf
 from monolane.model._merged_experts import separate_experts
 from monolane.model._mlx import MlxMatrix
@@ -127,16 +128,19 @@ class Weights:
         config = model.config
         specs = gguf_specs(config, model)
         unread = gguf_unread(config, model.metadata, model)
-        _check_gguf_names(model, {spec.name for spec in specs}, unread)
+        names = {spec.name for spec in specs}
+        factors = find_factors(model, names)
+        _check_gguf_names(model, names, unread | factors)
         gathered = _Found(config)
         places = [(spec.role, spec) for spec in specs]
         if config.tie_embeddings:
             embedding = next(spec for spec in specs if spec.role is Role.EMBEDDING)
             places.append((Role.HEAD, embedding))
         for role, spec in places:
-            found = _read_gguf(model, spec)
+            found = _read_gguf(model, spec, factors)
             if role in EXPERT_ROLES:
-                for own, expert, matrix in _each_expert(spec, found):
+                each = read_factors(model, spec.name, spec.shape[0], factors)
+                for own, expert, matrix in _each_expert(spec, found, each):
                     gathered.put(
                         own,
                         spec.layer,
@@ -364,7 +368,7 @@ def _placed(
 
 
 def _each_expert(
-    spec: TensorSpec, found: "Array | Blocks"
+    spec: TensorSpec, found: "Array | Blocks", factors: list[float]
 ) -> Iterator[tuple[Role, int, "Array | Blocks"]]:
     """Yield role, expert and matrix of each that a tensor of a GGUF file holds, without a copy."""
     roles = [spec.role] if spec.also is None else [spec.role, spec.also]
@@ -373,7 +377,8 @@ def _each_expert(
         for i, role in enumerate(roles):
             rows = slice(i * count, (i + 1) * count)
             if isinstance(found, Blocks):
-                yield role, expert, replace(found, data=found.data[expert, rows])
+                own = replace(found, data=found.data[expert, rows], factor=factors[expert])
+                yield role, expert, own
             else:
                 yield role, expert, found[expert, rows]
 
@@ -453,10 +458,12 @@ def _check_gguf_names(model: GgufModel, expected: set[str], unread: frozenset[st
         )
 
 
-def _read_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
+def _read_gguf(model: GgufModel, spec: TensorSpec, factors: frozenset[str]) -> "Array | Blocks":
     """Return a tensor, checked, as executors read it but for its shape."""
     found = _checked_gguf(model, spec)
     if isinstance(found, Blocks):
+        if spec.role not in EXPERT_ROLES:
+            found = replace(found, factor=read_factors(model, spec.name, 1, factors)[0])
         return found.widened() if spec.role.kind is Kind.KEPT else found
     if spec.role is not Role.DELTA_DECAY:
         return found
