@@ -23,6 +23,7 @@ from monolane.model._gguf_model import GgufModel, is_gguf
 from monolane.model._merged_experts import separate_experts
 from monolane.model._mlx import MlxMatrix
 from monolane.model._mxfp4 import Mxfp4Experts
+from monolane.model._nvfp4 import Nvfp4Matrix
 from monolane.model._quant_foreign_config import Packing
 from monolane.model._quant_foreign_unpack import PackedMatrix
 from monolane.model._quant_matrix import Blocks, Matrix, Quantized
@@ -51,7 +52,7 @@ _IN_BLOCKS = frozenset(role for role in Role if role.kind not in (Kind.NORM, Kin
     Role.ROUTER
 }
 # What another tool quantised, by the name of the tensor of floats in whose place it is.
-Packed = Mapping[str, PackedMatrix | MlxMatrix | Mxfp4Experts]
+Packed = Mapping[str, PackedMatrix | MlxMatrix | Nvfp4Matrix | Mxfp4Experts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +248,17 @@ def matrix_formats(
     packed = find_packed(config, checkpoint)
     coded = find_format(config.stored_dtype)
     coded = coded.multiplied if coded.in_blocks else coded
+
+    def named(spec: TensorSpec) -> str:
+        matrix = packed.get(spec.name)
+        if isinstance(matrix, MlxMatrix):  # each may have bits of its own
+            return find_format(matrix.packing.block_format).multiplied.name
+        if spec.part is not Part.WHOLE or matrix is not None:
+            return coded.name
+        return STORED[checkpoint[spec.name].dtype].name
+
     found = {
-        (role, spec.layer): coded.name
-        if spec.part is not Part.WHOLE or spec.name in packed
-        else STORED[checkpoint[spec.name].dtype].name
+        (role, spec.layer): named(spec)
         for spec in _specs(config, checkpoint)
         for role in (*JOINED.get(spec.role, (spec.role,)), spec.also)
         if role is not None and role.kind is Kind.MATRIX
@@ -258,8 +266,9 @@ def matrix_formats(
     if config.tie_embeddings:
         floats = config.quantization.keeps_floats
         name = find_family(config).names(config)[Role.EMBEDDING]
-        if name in packed:
-            found[Role.HEAD, None] = coded.name
+        if (head := packed.get(name)) is not None:
+            own = head.packing.block_format if isinstance(head, MlxMatrix) else ""
+            found[Role.HEAD, None] = find_format(own).multiplied.name if own else coded.name
         elif floats:
             found[Role.HEAD, None] = STORED[checkpoint[name].dtype].name
         else:
@@ -275,7 +284,7 @@ def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> Packed:
     packing = None if config.quantization is None else config.quantization.packing
     if packing is None:
         return {}
-    if packing.bits < packing.kept_bits:
+    if packing.bits < packing.kept_bits and not packing.block_format:
         log.warning(
             "%s: %d-bit codes with zero points are read as int%d: the same numbers, at about "
             "twice the bytes",
@@ -287,7 +296,7 @@ def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> Packed:
         _packed(packing, spec, checkpoint)
         for spec in _specs(config, checkpoint)
         if (spec.role.of_each if packing.layout == "mxfp4" else spec.role.kind is Kind.MATRIX)
-        or (packing.layout == "mlx" and spec.role is Role.EMBEDDING)
+        or (packing.layout == "mlx" and spec.role.kind in (Kind.LOOKUP, Kind.KEPT))
     ]
     found = {matrix.spec.name: matrix for matrix in matrices if matrix.is_there}
     if not found:
@@ -300,11 +309,14 @@ def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> Packed:
 
 def _packed(
     packing: Packing, spec: TensorSpec, checkpoint: Checkpoint
-) -> PackedMatrix | MlxMatrix | Mxfp4Experts:
+) -> PackedMatrix | MlxMatrix | Nvfp4Matrix | Mxfp4Experts:
     if packing.layout == "mxfp4":
         return Mxfp4Experts(spec, checkpoint)
-    made = MlxMatrix if packing.layout == "mlx" else PackedMatrix
-    return made(packing, spec, checkpoint)
+    if packing.layout == "mlx":
+        return MlxMatrix(packing.of(spec.name), spec, checkpoint)
+    if packing.layout == "nvfp4":
+        return Nvfp4Matrix(packing, spec, checkpoint)
+    return PackedMatrix(packing, spec, checkpoint)
 
 
 def view_arrays(
