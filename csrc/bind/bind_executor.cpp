@@ -204,7 +204,7 @@ void bind_executor(nb::module_& m) {
       .def(nb::init<int>(), "layers"_a)
       .def("set_matrix", &WeightTable::set_matrix, "role"_a, "layer"_a, "values"_a,
            "scales"_a.none(), "rows"_a, "columns"_a, "format"_a, "wanted"_a, "column_parts"_a = 1,
-           "copies"_a = 1, "block"_a = 1, "expert"_a = 0)
+           "copies"_a = 1, "block"_a = 1, "expert"_a = 0, "factor"_a = 1.0f)
       .def("set_vector", &WeightTable::set_vector, "role"_a, "layer"_a, "values"_a);
 
   nb::class_<BoundExecutor>(m, "Executor", "Runs a plan on the cores of this machine.")

@@ -45,7 +45,7 @@ struct WeightTable {
 
   void set_matrix(int role, int index, nb::object values, nb::object scales, int64_t rows,
                   int64_t columns, int format, int wanted, int64_t column_parts, int64_t copies,
-                  int64_t block, int64_t expert) {
+                  int64_t block, int64_t expert, float factor) {
     const Format stored = format_of(format), used = format_of(wanted);
     const Bytes data = nb::cast<Bytes>(values);
     const int64_t step = std::max(column_step(stored), column_step(used));
@@ -71,12 +71,17 @@ struct WeightTable {
       }
       scale = reinterpret_cast<const uint16_t*>(bytes.data());
     }
+    const bool in_blocks = is_coded(stored) && !scales_apart(stored);
+    const bool looked_up = static_cast<WeightRole>(role) == WeightRole::kEmbedding;
+    if (factor != 1.0f && (!in_blocks || looked_up)) {
+      refuse("factor: expected one of blocks that are multiplied by, got one of other numbers");
+    }
     const Matrix matrix{data.data(), scale, rows, columns, stored};
-    if (static_cast<WeightRole>(role) == WeightRole::kEmbedding) {
+    if (looked_up) {
       weights.embedding = matrix;
     } else {
       of(index).set_matrix(static_cast<WeightRole>(role), expert,
-                           {matrix, used, {column_parts, copies, block}});
+                           {matrix, used, {column_parts, copies, block}, factor});
     }
     std::vector<nb::object>& kept = owners[{role, index}];
     if (expert == 0) kept.clear();

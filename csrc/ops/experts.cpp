@@ -54,7 +54,7 @@ void shared_gate_up(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanExperts& e = f.module(phase).experts;
   const int64_t width = f.pass.width, before = int64_t{e.chosen} * e.inner;
   const GateUp gate_up = gate_up_of(f.kernels, e.activation);
-  const Matrix& up_rows = rows(f, w, phase, 3);
+  const OwnRows& up_rows = rows(f, w, phase, 3);
   const Activation up_kind = f.activation_of(up_rows);
   multiply(f, w, phase, 2, [&](int64_t, int64_t first, int64_t count, float* gate) {
     float* up = gate + width * count;
@@ -129,7 +129,7 @@ void run_expert_gate_up(Forward& f, Worker& w, const PlanPhase& phase) {
     float* gate = w.product->as<float>();
     float* up = gate + width * count;
     for (const int64_t i : {0, 1}) {
-      const Matrix& matrix = rows(f, w, phase, i, expert);
+      const OwnRows& matrix = rows(f, w, phase, i, expert);
       const Activation kind = f.activation_of(matrix);
       if (i == 0) {
         w.weights.prefetch(f.index_of(phase), 1, expert);
@@ -176,7 +176,7 @@ void run_expert_down(Forward& f, Worker& w, const PlanPhase& phase) {
       std::memcpy(x, f.buffer(PlanBuffer::kHidden) + from, floats(inner));
       x += inner;
     }
-    const Matrix& matrix = rows(f, w, phase, 0, expert);
+    const OwnRows& matrix = rows(f, w, phase, 0, expert);
     const Activation kind = f.activation_of(matrix);
     f.kernels.pack(kind, w.normed->as<float>(), inner, width, w.packed_lane(kind, 0, width));
     if (stowed != nullptr) stowed->await(expert, ExpertCache::kOuter);
@@ -191,7 +191,7 @@ void run_expert_down(Forward& f, Worker& w, const PlanPhase& phase) {
     if (stowed != nullptr) stowed->release(expert, ExpertCache::kOuter);
   }
   if (e.shared > 0) {
-    const Matrix& matrix = rows(f, w, phase, 1);  // the same rows
+    const OwnRows& matrix = rows(f, w, phase, 1);  // the same rows
     const Activation kind = f.activation_of(matrix);
     float* x = w.normed->as<float>();
     for (int64_t t = 0; t < f.pass.width; ++t) {

@@ -111,12 +111,12 @@ void run_head(Forward& f, Worker& w, const PlanPhase& phase) {
                          1, row, hidden);
     }
     pack(f, w, phase, normed, part.columns, 0, wanted);
-    const Matrix& matrix = rows(f, w, phase, 0);
+    const OwnRows& matrix = rows(f, w, phase, 0);
     const Activation kind = f.activation_of(matrix);
     const int64_t first = lane * part.rows + begin - own.begin;
     float* out = logits + owner * part.rows + begin;
-    f.kernels.multiply(matrix, first, first + end - begin, kind, w.packed_lane(kind, 0, wanted),
-                       wanted, out, h.vocab);
+    product(f, matrix, first, first + end - begin, kind, w.packed_lane(kind, 0, wanted), wanted,
+            out, h.vocab);
     for (int64_t i = 0; i < wanted; ++i) cap_logits(h, out + i * h.vocab, end - begin);
     f.exchange.wrote(w.index, out, end - begin, wanted, h.vocab, true);
   }

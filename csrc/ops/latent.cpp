@@ -74,7 +74,7 @@ void run_expand(Forward& f, Worker& w, const PlanPhase& phase) {
   const Activation kind = f.activation_of(rows(f, w, phase, 0));
   f.kernels.pack(kind, x, queries.columns, width, w.packed_lane(kind, 0, width));
   multiply(f, w, phase, 0, [&](int64_t, int64_t, int64_t count, float* y) {
-    const Matrix& up = rows(f, w, phase, 1);
+    const OwnRows& up = rows(f, w, phase, 1);
     const Activation up_kind = f.activation_of(up);
     void* packed = w.packed_lane(up_kind, 0, width);
     const int64_t stride = int64_t{a.heads} * a.head_dim;
@@ -98,7 +98,7 @@ void run_values(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanLatent& l = module.latent;
   const PlanMatrix& part = phase.matrices[0];
   const PlanShare own = share(f, w, part.share);
-  const Matrix& matrix = rows(f, w, phase, 0);
+  const OwnRows& matrix = rows(f, w, phase, 0);
   const Activation kind = f.activation_of(matrix);
   const int64_t width = f.pass.width, columns = int64_t{a.heads} * part.rows;
   float* normed = w.normed->as<float>();

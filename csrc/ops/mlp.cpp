@@ -14,7 +14,7 @@ void run_gate_up(Forward& f, Worker& w, const PlanPhase& phase) {
   read_stream(f, w, phase);
   const int64_t width = f.pass.width, inner = mlp.inner / h.lanes;
   const PlanMatrix& part = phase.matrices[0];  // UP has the same rows and the same share
-  const Matrix& up_rows = rows(f, w, phase, 1);
+  const OwnRows& up_rows = rows(f, w, phase, 1);
   const Activation up_kind = f.activation_of(up_rows);
   const PlanShare own = share(f, w, part.share);
   multiply(f, w, phase, 0, [&](int64_t lane, int64_t first, int64_t count, float* gate) {

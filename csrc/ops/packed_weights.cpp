@@ -101,14 +101,17 @@ class Rows {
   std::vector<uint16_t> scales_;
 };
 
-// At most a band's rows to the format in which they are multiplied.
-void convert_rows(const Kernels& kernels, const Matrix& from, Format to, void* out) {
+// At most a band's rows to the format in which they are multiplied. Where that is another one than
+// the blocks' own, the `factor` of their numbers is in what is made.
+void convert_rows(const Kernels& kernels, const Matrix& from, float factor, Format to, void* out) {
   if (is_repacked(from.format) && repacked_of(from.format) == to) {
     repack_rows(from, out);
   } else if (is_repacked(from.format)) {  // rounded a second time, as floats would be
     std::vector<float> rows(from.rows * from.cols);
     for (int64_t r = 0; r < from.rows; ++r) kernels.widen(from, r, rows.data() + r * from.cols);
-    convert_rows(kernels, {rows.data(), nullptr, from.rows, from.cols, Format::kF32}, to, out);
+    for (float& number : rows) number *= factor;
+    convert_rows(kernels, {rows.data(), nullptr, from.rows, from.cols, Format::kF32}, 1.0f, to,
+                 out);
   } else if (is_panels(to)) {
     const Format codes = codes_of(to);
     std::vector<char> values(from.rows * row_bytes(codes, from.cols));
@@ -159,13 +162,14 @@ PackedWeights::PackedWeights(const Plan& plan, const ModelWeights& weights, int6
         const Weight& weight = weights.of(phase.layer).matrix(matrix.role, expert);
         check(matrix, weight, first + share.end);
         Part& part = parts_[first_part(static_cast<int64_t>(p), i) + expert];
+        const float factor = weight.rounded() ? 1.0f : weight.factor;
         if (!weight.copied() && !stowed) {
-          part.used = slice(weight.stored, first + share.begin, count);
+          part.used = {slice(weight.stored, first + share.begin, count), factor};
           continue;
         }
         part.stored = &weight;
         part.first = first + share.begin;
-        part.used = {nullptr, nullptr, count, matrix.columns, weight.format};
+        part.used = {{nullptr, nullptr, count, matrix.columns, weight.format}, factor};
         if (stowed) continue;
         places.push_back({&part, bytes});
         bytes += line_up(bytes_of(part.used));
@@ -232,7 +236,7 @@ void PackedWeights::copy(const Kernels& kernels, Part& part, void* to) {
   for (int64_t r = 0; r < used.rows; r += kBandRows) {
     const int64_t count = std::min(kBandRows, used.rows - r);
     const Rows rows(*part.stored, part.first + r, count);
-    convert_rows(kernels, rows.matrix(), used.format, out);
+    convert_rows(kernels, rows.matrix(), part.stored->factor, used.format, out);
     out += kBandRows * row_bytes(used.format, used.cols);
   }
   part.stored = nullptr;

@@ -35,7 +35,7 @@ class PackedWeights {
                 std::optional<size_t> expert_memory);
 
   // The rows of a phase's matrix: row 0 is the first of the worker's share.
-  const Matrix& of(int64_t phase, int64_t matrix, int64_t expert = 0) const {
+  const OwnRows& of(int64_t phase, int64_t matrix, int64_t expert = 0) const {
     return parts_[first_part(phase, matrix) + expert].used;
   }
 
@@ -79,7 +79,7 @@ class PackedWeights {
   struct Part {
     const Weight* stored = nullptr;  // null where there is nothing to convert, or no longer
     int64_t first = 0;               // of its rows, all lanes one below the other
-    Matrix used;
+    OwnRows used;
     void* values = nullptr;  // its copy, in the arena
     int64_t expert = -1;     // whose copy is in the file, among all of them
     int kind = 0;            // which of its matrices

@@ -4,14 +4,16 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/elementwise.h"
+
 namespace monolane {
 
 PlanShare share(const Forward& f, const Worker& w, int32_t table) {
   return f.plan.share(table, w.index);
 }
 
-const Matrix& rows(const Forward& f, const Worker& w, const PlanPhase& phase, int64_t index,
-                   int64_t expert) {
+const OwnRows& rows(const Forward& f, const Worker& w, const PlanPhase& phase, int64_t index,
+                    int64_t expert) {
   return w.weights.of(f.index_of(phase), index, expert);
 }
 
@@ -27,7 +29,7 @@ void pack(const Forward& f, const Worker& w, const PlanPhase& phase, const float
   }
 }
 
-void product(const Forward& f, const Matrix& matrix, int64_t row_begin, int64_t row_end,
+void product(const Forward& f, const OwnRows& matrix, int64_t row_begin, int64_t row_end,
              Activation kind, const void* packed, int64_t width, float* y, int64_t stride) {
   const int64_t bytes = f.kernels.packed_bytes(kind, matrix.cols);
   const char* tokens = static_cast<const char*>(packed);
@@ -35,6 +37,8 @@ void product(const Forward& f, const Matrix& matrix, int64_t row_begin, int64_t 
     f.kernels.multiply(matrix, row_begin, row_end, kind, tokens + t * bytes,
                        std::min<int64_t>(width - t, kMaxWidth), y + t * stride, stride);
   }
+  if (matrix.factor == 1.0f) return;
+  for (int64_t t = 0; t < width; ++t) scale_by(y + t * stride, matrix.factor, row_end - row_begin);
 }
 
 void store_side_by_side(Forward& f, Worker& w, const PlanPhase& phase, float* out,

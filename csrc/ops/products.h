@@ -17,16 +17,17 @@ struct Products {  // [T] rows, `stride` floats apart
 PlanShare share(const Forward& f, const Worker& w, int32_t table);
 
 // Its rows of a phase's matrix.
-const Matrix& rows(const Forward& f, const Worker& w, const PlanPhase& phase, int64_t index,
-                   int64_t expert = 0);
+const OwnRows& rows(const Forward& f, const Worker& w, const PlanPhase& phase, int64_t index,
+                    int64_t expert = 0);
 
 // Packs the inputs of a phase, [T, columns] of a lane, in each kind that its matrices take. A kind
 // that an earlier matrix takes too is there already.
 void pack(const Forward& f, const Worker& w, const PlanPhase& phase, const float* x,
           int64_t columns, int64_t lane, int64_t width);
 
-// What `kernels.multiply` does, of passes of any width: kMaxWidth tokens at a time.
-void product(const Forward& f, const Matrix& matrix, int64_t row_begin, int64_t row_end,
+// What `kernels.multiply` does, times the rows' factor, of passes of any width: kMaxWidth tokens at
+// a time.
+void product(const Forward& f, const OwnRows& matrix, int64_t row_begin, int64_t row_end,
              Activation kind, const void* packed, int64_t width, float* y, int64_t stride);
 
 // Puts the products of a phase of one lane side by side into out [T, columns].
@@ -39,7 +40,7 @@ template <typename Place, typename Store>
 void multiply(Forward& f, Worker& w, const PlanPhase& phase, int64_t index, Place place,
               Store store) {
   const PlanMatrix& part = phase.matrices[index];
-  const Matrix& matrix = rows(f, w, phase, index);
+  const OwnRows& matrix = rows(f, w, phase, index);
   const PlanShare own = share(f, w, part.share);
   const Activation kind = f.activation_of(matrix);
   for (int64_t row = own.begin; row < own.end;) {

@@ -37,9 +37,21 @@ struct Weight {
   Matrix stored;
   Format format;
   LaneCut cut = {};
+  float factor = 1.0f;  // of every number: of blocks alone
+
+  // Whether workers round what the blocks mean to other codes, the factor included.
+  bool rounded() const {
+    return is_repacked(stored.format) && repacked_of(stored.format) != format;
+  }
 
   // Whether workers multiply by copies of their own rows instead of by what is stored.
   bool copied() const { return format != stored.format || cut.column_parts > 1 || cut.copies > 1; }
+};
+
+// A worker's rows of a matrix, and what products of them are multiplied with where they leave: see
+// product() in products.h.
+struct OwnRows : Matrix {
+  float factor = 1.0f;
 };
 
 // The weights of a layer, or of what is outside the layers, by their roles. What rows and columns

@@ -5,6 +5,8 @@ versions of Linux's interface are read. A group above ours may be the tighter on
 https://docs.kernel.org/admin-guide/cgroup-v2.html, .../cgroup-v1/memory.html, .../sched-bwc.html
 """
 
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +49,19 @@ def free_memory(root: Path = _ROOT) -> int | None:
             files = (int(stat.get(f"{names[2]}{x}_file", 0)) for x in ("active", "inactive"))
             free.append(max(0, int(limit) - int(used) + sum(files)))
     return min(free, default=None)
+
+
+def available_bytes(root: Path = _ROOT) -> int:
+    """Return the memory in bytes that can be had without swapping, as Linux estimates it.
+
+    In a container or a service, what that has left where it is less. ``root``: where /proc lies.
+    """
+    text = read_text(root / "proc/meminfo")  # empty where /proc is not mounted
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", text, re.MULTILINE)
+    unused = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    host = int(found[1]) << 10 if found else unused
+    own = free_memory(root)
+    return host if own is None else min(host, own)
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

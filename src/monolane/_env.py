@@ -89,6 +89,12 @@ CACHE = Variable(
     Path("~/.cache/monolane"),
     _folder,
 )
+CONFIG = Variable(
+    "MONOLANE_CONFIG",
+    "folder of what this user has set: aliases of models",
+    Path("~/.config/monolane"),
+    _folder,
+)
 API_KEY = Variable(
     "MONOLANE_API_KEY", "key that requests to 'monolane serve' need", Secret(), Secret
 )
@@ -120,6 +126,7 @@ VARIABLES: tuple[
 ] = (
     BACKEND,
     CACHE,
+    CONFIG,
     API_KEY,
     RANK_KEY,
     ISA,

@@ -44,7 +44,8 @@ class Loading:
     model: str | Path = option(
         "demo",
         meaning="'demo', 'smollm2' (98 MB, fetched at first use), a folder in Hub layout, a "
-        ".gguf file (of several parts the first), or a Hub id such as name/model@revision",
+        ".gguf file (of several parts the first), a Hub id such as name/model, name/model:Q4_K_M "
+        "or name/model@revision, or a name of 'monolane list'",
         told=False,
     )
     backend: str = option(

@@ -16,7 +16,9 @@ from monolane.cli import app, main
 GIVEN: dict[str, tuple[str, ...]] = {
     "generate": ("x",),
     "rank": ("--listen", "127.0.0.1:0"),
+    "pull": ("demo",),
     "fetch": ("demo",),
+    "rm": ("x",),
     "key": ("keys",),
     "verify": ("demo",),
     "export": ("demo", "out"),

@@ -30,7 +30,7 @@ def grouped(**group: Any) -> dict[str, Any]:
         (CT | {"config_groups": {"group_0": 4}}, "group_0: expected an object or null, got 4"),
         (CT | {"format": "float-quantized"}, "format: expected 'pack-quantized' or 'int-quantized"),
         (CT | {"format": "marlin-24"}, "format: expected 'pack-quantized' or .* got 'marlin-24'"),
-        (grouped(format="nvfp4-pack-quantized"), "group_0: format: expected .* got 'nvfp4-pack"),
+        (grouped(format="nvfp4-pack-quantized"), "group_0: weights: type: expected 'float', got"),
         (
             grouped(input_activations={"num_bits": 8, "type": "int"}),
             "group_0: input_activations: expected null: weights alone quantised, got",

@@ -26,11 +26,12 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 # In the order of ``--help``. A file has one function, or one Typer of several, of its own name.
 _COMMANDS = (
-    "generate", "chat", "serve", "rank", "fetch", "key", "verify", "export", "quantize", "train",
-    "launch", "sft", "retrofit", "sim", "trace", "doctor",
+    "generate", "chat", "serve", "pull", "list", "rm", "alias", "ps", "rank", "key", "verify",
+    "export", "quantize", "train", "launch", "sft", "retrofit", "sim", "trace", "doctor",
 )  # fmt: skip
+_OTHER_WORDS = {"fetch": "pull"}  # not in ``--help``
 _GROUPS = ("plan", "data", "tune", "bench", "eval")
-_ALL = (*_COMMANDS, *_GROUPS)
+_ALL = (*_COMMANDS, *_OTHER_WORDS, *_GROUPS)
 
 
 class _DefaultGroup(TyperGroup):
@@ -62,6 +63,9 @@ def command_line(wanted: Collection[str] = _ALL) -> typer.Typer:
     for name in _COMMANDS:
         if name in wanted:
             made.command()(_of_file(name))
+    for name, meant in _OTHER_WORDS.items():
+        if name in wanted:
+            made.command(name, hidden=True)(_of_file(meant))
     for name in _GROUPS:
         if name in wanted:
             made.add_typer(_group(name), name=name)

@@ -15,7 +15,8 @@ Model = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="'demo', 'smollm2', a model folder, a .gguf file, or a Hub id (name/model@revision).",
+        help="'demo', 'smollm2', a model folder, a .gguf file, a Hub id (name/model, "
+        "name/model:Q4_K_M, @revision behind it), or a name of 'monolane list'.",
     ),
 ]
 ChatModel = Annotated[
@@ -23,7 +24,8 @@ ChatModel = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="'smollm2', a model folder, a .gguf file, or a Hub id (name/model@revision).",
+        help="'smollm2', a model folder, a .gguf file, a Hub id (name/model, name/model:Q4_K_M, "
+        "@revision behind it), or a name of 'monolane list'.",
     ),
 ]
 Speculation = Annotated[

@@ -122,9 +122,12 @@ def serve(
     requests: Requests,
 ) -> None:
     """Serve a model by OpenAI's and Anthropic's APIs; a page at /."""
+    from contextlib import ExitStack
+
     from monolane._progress import still
     from monolane.cli._defaults import server_defaults
     from monolane.cli._report import print_note
+    from monolane.cli._servers import registered
     from monolane.cli._streams import log_to_stderr
     from monolane.engine import Engine
     from monolane.serve import Policy, ServerOptions
@@ -161,12 +164,18 @@ def serve(
         with still(f"loading {model}"):
             return Engine.open(replace(loading, model=model, max_sequences=slots))
 
-    run(
-        load,
-        settings,
-        bandwidth=_read_bandwidth if bandwidth else lambda: None,
-        announce=lambda url: print_note(f"monolane starts {model} at {url}"),
-    )
+    with ExitStack() as known:  # to 'monolane ps'
+
+        def announce(url: str) -> None:
+            known.enter_context(registered(settings.model_name, url))
+            print_note(f"monolane starts {model} at {url}")
+
+        run(
+            load,
+            settings,
+            bandwidth=_read_bandwidth if bandwidth else lambda: None,
+            announce=announce,
+        )
 
 
 def _read_bandwidth() -> float:

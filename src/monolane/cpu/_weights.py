@@ -191,6 +191,11 @@ def _set_blocks(
     """
     stored = find_format(matrix.format)
     looked_up = role.kind is Kind.LOOKUP
+    if looked_up and matrix.factor != 1.0:
+        raise BackendError(
+            f"{role.value}: expected blocks without a number beside them by which all are "
+            "multiplied, got one; choose the backend reference, or another file of the model"
+        )
     used = (wanted or stored).multiplied
     block = stored.super_block or stored.group
     if matrix.columns % (block * cut.column_parts):
@@ -210,6 +215,7 @@ def _set_blocks(
         wanted=stored.code if looked_up else used.code,
         **asdict(cut),
         expert=expert,
+        factor=matrix.factor,
     )
     if not looked_up:
         found.formats[role, place] = used.name

@@ -5,11 +5,9 @@ asked when the model has been loaded and no token has been read.
 """
 
 import logging
-import os
 import re
-from pathlib import Path
 
-from monolane._cgroup import free_memory, read_text
+from monolane._cgroup import available_bytes
 from monolane.errors import BackendError, RequestError
 from monolane.executor_api import Executor
 from monolane.model import Weights
@@ -60,19 +58,6 @@ def read_bytes(wanted: str | int) -> int | None:
     if found is None or isinstance(wanted, bool):
         return None
     return int(found[1]) * _UNITS[found[2]]
-
-
-def available_bytes(root: Path = Path("/")) -> int:
-    """Return the memory that can be had without swapping, as Linux estimates it.
-
-    In a container or a service, what that has left where it is less. ``root``: where /proc lies.
-    """
-    text = read_text(root / "proc/meminfo")  # empty where /proc is not mounted
-    found = re.search(r"^MemAvailable:\s+(\d+) kB$", text, re.MULTILINE)
-    unused = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    host = int(found[1]) << 10 if found else unused
-    own = free_memory(root)
-    return host if own is None else min(host, own)
 
 
 def _size(count: int) -> str:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from monolane._cgroup import available_bytes
 from monolane.engine._files import ModelFiles
-from monolane.engine._memory import available_bytes, read_bytes
+from monolane.engine._memory import read_bytes
 from monolane.engine._prefix_file import Node, fingerprint, read_prefixes, write_prefixes
 from monolane.engine._prefix_tree import PrefixTree
 from monolane.engine._shared_executor import SharedExecutor

@@ -11,7 +11,7 @@ from monolane.errors import ConfigError
 from monolane.model._fields import Fields
 from monolane.model._float8 import parse_float8
 from monolane.model._formats import FORMATS, find_format
-from monolane.model._quant_foreign_config import BLOCK_FORMATS, Packing, parse_packing
+from monolane.model._quant_foreign_config import Packing, parse_packing
 
 METHOD = "monolane"
 GROUP = find_format("int8").group  # columns of a row that share one float16 scale
@@ -49,8 +49,8 @@ class Quantization:
     @property
     def dtype(self) -> str:
         """The name that ``Engine.load`` and the command line have for it."""
-        if self.packing is not None and self.packing.layout in BLOCK_FORMATS:
-            return BLOCK_FORMATS[self.packing.layout]
+        if self.packing is not None and self.packing.block_format:
+            return self.packing.block_format
         return f"int{self.bits}"
 
     @property

@@ -19,7 +19,6 @@ from monolane.model._checkpoint import Checkpoint, write_checkpoint
 from monolane.model._config import ModelConfig
 from monolane.model._merged_experts import separate_experts
 from monolane.model._quant_config import Quantization
-from monolane.model._quant_foreign_config import BLOCK_FORMATS
 from monolane.model._quant_foreign_unpack import PackedMatrix
 from monolane.model._quant_matrix import Quantized, quantize_matrix
 from monolane.model._safetensors import DTYPES, Array, PendingTensor
@@ -155,7 +154,7 @@ def _repack(
             f"{source}: dtype auto: expected a model that another tool quantised, got one in "
             f"{before.stored_dtype}, as monolane reads it; name a dtype, int8 or int4"
         )
-    if before.quantization.packing.layout in BLOCK_FORMATS:
+    if before.quantization.packing.block_format:
         raise ConfigError(
             f"{source}: dtype auto: expected integer codes, which monolane's own folders can hold, "
             f"got {before.stored_dtype.upper()}; run this folder as it is, or a .gguf file of it"

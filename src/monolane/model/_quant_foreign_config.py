@@ -1,23 +1,24 @@
 """What config.json says of a matrix that another tool quantised, such as GPTQ, AWQ or MLX.
 
 Only what maps exactly onto int4 or int8 in groups of 32 (``_quant_foreign_unpack.py`` does it), or
-onto GGUF's blocks (``_mlx.py``, ``_mxfp4.py``), is read; all else is refused here, by the field's
-name, before a weight is touched. Fields and their
-meaning: github.com/vllm-project/compressed-tensors (quantization/quant_args.py, config/base.py),
+onto GGUF's blocks (``_mlx.py``, ``_mxfp4.py``, ``_nvfp4.py``), is read; all else is refused here,
+by the field's name, before a weight is touched. Fields and their meaning:
+github.com/vllm-project/compressed-tensors (quantization/quant_args.py, config/base.py),
 github.com/ModelCloud/GPTQModel (quantization/config.py), github.com/casper-hansen/AutoAWQ
-(awq/models/_config.py) and github.com/ml-explore/mlx-lm (mlx_lm/utils.py).
+(awq/models/_config.py), github.com/NVIDIA/Model-Optimizer (torch/export) and
+github.com/ml-explore/mlx-lm (mlx_lm/utils.py).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from monolane.errors import ConfigError
 from monolane.model._fields import Fields
 
-Layout = Literal["packed rows", "int8 rows", "gptq", "awq", "mxfp4", "mlx"]
-# Those that become GGUF's blocks, and in which format.
-BLOCK_FORMATS: dict[Layout, str] = {"mxfp4": "mxfp4", "mlx": "q4_1"}
-METHODS = ("compressed-tensors", "gptq", "awq", "mxfp4", "fp8")
+Layout = Literal["packed rows", "int8 rows", "gptq", "awq", "mxfp4", "nvfp4", "mlx"]
+# GGUF's blocks that hold MLX's codes, by their bits. Of 6 bits with a bias there are none.
+_MLX_FORMATS = {2: "q4_1", 3: "q4_1", 4: "q4_1", 5: "q5_1", 8: "q8_0"}
+METHODS = ("compressed-tensors", "gptq", "awq", "modelopt", "mxfp4", "fp8")
 
 ADVICE = "; take the model's unquantised weights and run 'monolane quantize' on them"
 SHARED_SCALE = 32  # columns of a row that share a scale in our own formats
@@ -31,7 +32,6 @@ _REFUSED = {
     "exl2": "its columns are reordered, and its bits differ from row to row",
     "fbgemm_fp8": _SMALL_FLOATS,
     "hqq": "its scales and zero points are no float16 of 32 columns",
-    "modelopt": "its weights are small floats",
     "quanto": "its folders are pickles",
     "torchao": "its folders are pickles",
 }
@@ -50,12 +50,24 @@ class Packing:
     group: int | None  # columns of a row that share a scale; None: all of them
     symmetric: bool  # the zero point is half the range everywhere
     zero_shift: int = 0  # added to a stored zero point: the first GPTQ format stores it less one
+    overrides: tuple[tuple[str, "Packing"], ...] = ()  # of single matrices, without ".weight"
+
+    @property
+    def block_format(self) -> str:
+        """The format of GGUF's blocks that are made of it; "" where codes of ours are."""
+        if self.layout == "mlx":
+            return _MLX_FORMATS[self.bits]
+        return self.layout if self.layout in ("mxfp4", "nvfp4") else ""
+
+    def of(self, name: str) -> "Packing":
+        """Return how a matrix is packed, by the name of its tensor of floats."""
+        return dict(self.overrides).get(name.removesuffix(".weight"), self)
 
     @property
     def kept_bits(self) -> int:
         """Bits of the codes that we make: 4-bit ones with zero points lie in -15 .. 15: int8."""
-        if self.layout in BLOCK_FORMATS:
-            return self.bits
+        if self.block_format:
+            return 8 if self.bits == 8 else 4
         return 4 if self.bits == 4 and self.symmetric else 8
 
 
@@ -68,6 +80,8 @@ def parse_packing(fields: Fields) -> Packing:
         return _gptq(fields)
     if method == "awq":
         return _awq(fields)
+    if method == "modelopt":
+        return _modelopt(fields)
     if method is None and fields.has("bits") and fields.has("group_size"):
         return _mlx(fields)
     if method == "mxfp4":  # of experts; modules_to_not_convert is not asked for: the files tell
@@ -101,14 +115,17 @@ def _scheme(fields: Fields, groups: Fields, name: str) -> Packing:
     scheme = groups.nested(name)
     if scheme is None:
         raise groups.fault(name, "an object")
+    place = scheme if scheme.has("format") else fields  # newer files say it in each group
+    if place.raw.get("format") == _NVFP4_FORMAT:
+        return _nvfp4(scheme)
     for activations in ("input_activations", "output_activations"):
         if scheme.has(activations):
             why = "; here activations are rounded as the executor chooses, not by a scheme"
             raise scheme.fault(activations, "null: weights alone quantised", why + ADVICE)
-    place = scheme if scheme.has("format") else fields  # newer files say it in each group
     layouts: dict[str, Layout] = {"pack-quantized": "packed rows", "int-quantized": "int8 rows"}
     if place.raw.get("format") not in layouts:
-        raise place.fault("format", "'pack-quantized' or 'int-quantized'", ADVICE)
+        known = " or ".join(map(repr, (*layouts, _NVFP4_FORMAT)))
+        raise place.fault("format", known, ADVICE)
     layout = layouts[place.raw["format"]]
     weights = scheme.nested("weights")
     if weights is None:
@@ -127,6 +144,34 @@ def _scheme(fields: Fields, groups: Fields, name: str) -> Packing:
     if strategy != "group":
         raise weights.fault("strategy", "'group', 'channel' or 'tensor'", ADVICE)
     return Packing("compressed-tensors", layout, bits, _group(weights), symmetric)
+
+
+_NVFP4_FORMAT = "nvfp4-pack-quantized"
+_NVFP4_GROUP = 16
+
+
+def _nvfp4(scheme: Fields) -> Packing:
+    """Read a group of NVFP4. How it would round activations is not asked for.
+
+    Executors round them to 8 bits and more, which keeps more of them than its 4 bits.
+    """
+    weights = scheme.nested("weights")
+    if weights is None:
+        raise scheme.fault("weights", "an object")
+    if weights.raw.get("type", "float") != "float":
+        raise weights.fault("type", "'float'", ADVICE)
+    _bits(weights, "num_bits", (4,))
+    if weights.raw.get("group_size", _NVFP4_GROUP) != _NVFP4_GROUP:
+        raise weights.fault("group_size", f"{_NVFP4_GROUP}", ADVICE)
+    return Packing("compressed-tensors", "nvfp4", 4, _NVFP4_GROUP, symmetric=True)
+
+
+def _modelopt(fields: Fields) -> Packing:
+    if fields.raw.get("quant_algo") != "NVFP4":
+        raise fields.fault("quant_algo", "'NVFP4'", ADVICE)
+    if fields.raw.get("group_size", _NVFP4_GROUP) != _NVFP4_GROUP:
+        raise fields.fault("group_size", f"{_NVFP4_GROUP}", ADVICE)
+    return Packing("modelopt", "nvfp4", 4, _NVFP4_GROUP, symmetric=True)
 
 
 _ACT_ORDER = "with groups in another order than the columns, 32 neighbours have several scales"
@@ -159,11 +204,12 @@ def _mlx(fields: Fields) -> Packing:
     """Read MLX's object, which names no method."""
     if fields.raw.get("mode", "affine") != "affine":
         raise fields.fault("mode", "'affine'", ADVICE)
-    for name, value in fields.raw.items():
-        if isinstance(value, dict):
-            raise fields.fault(name, "false, or nothing: one scheme for all matrices", ADVICE)
-    # Codes of 8 bits with biases have no blocks.
-    return Packing("mlx", "mlx", _bits(fields, "bits", (4,)), _group(fields), symmetric=False)
+    found = Packing("mlx", "mlx", _bits(fields, "bits", tuple(_MLX_FORMATS)), _group(fields),
+                    symmetric=False)  # fmt: skip
+    # Those of which false is said are floats, which the files tell.
+    own = {name: fields.nested(name) for name, x in fields.raw.items() if isinstance(x, dict)}
+    overrides = tuple((name, _mlx(said)) for name, said in own.items() if said is not None)
+    return replace(found, overrides=overrides)
 
 
 def _bits(fields: Fields, name: str, allowed: tuple[int, ...]) -> int:

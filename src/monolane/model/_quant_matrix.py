@@ -49,13 +49,15 @@ class Quantized:
 class Blocks:
     """Rows as a GGUF file holds them: blocks of codes with their scales, uint8 [.., row's bytes].
 
-    ``format`` names a row of the table of formats, as "q4_k"; ``columns`` is K. ConfigError where
-    K is no multiple of the format's block; CheckpointError where a row has another size.
+    ``format`` names a row of the table of formats, as "q4_k"; ``columns`` is K; ``factor`` is what
+    all numbers are multiplied with, a float32. ConfigError where K is no multiple of the format's
+    block; CheckpointError where a row has another size.
     """
 
     format: str
     data: Array
     columns: int
+    factor: float = 1.0
 
     def __post_init__(self) -> None:
         row = find_format(self.format)
@@ -80,7 +82,10 @@ class Blocks:
         return self.data.nbytes
 
     def widened(self) -> npt.NDArray[np.float32]:
-        """Return the numbers that are meant, float32 [.., K], as llama.cpp dequantises them."""
+        """Return the numbers that are meant, float32 [.., K], as llama.cpp dequantises them.
+
+        A ``factor`` is multiplied with last, which rounds each number once more.
+        """
         from gguf import GGMLQuantizationType  # only here: the package takes 50 ms to import
         from gguf.quants import dequantize
 
@@ -88,6 +93,8 @@ class Blocks:
         # A hostile file's infinite scale times a zero; MXFP4's largest scales.
         with np.errstate(invalid="ignore", over="ignore"):
             found: npt.NDArray[np.float32] = dequantize(np.ascontiguousarray(self.data), kind)
+            if self.factor != 1.0:
+                found *= np.float32(self.factor)
         return found.reshape(self.shape)
 
 

@@ -4,6 +4,7 @@ For executors and tests that read arrays by lane. The CPU's workers do not come 
 the rows and columns of its own lanes from the dense matrix (csrc/ops/packed_weights.h).
 """
 
+from dataclasses import replace
 from typing import Any
 
 from monolane.model._lanes import in_lanes, lane_cut
@@ -35,7 +36,7 @@ def cut_weights(dense: Weights, lanes: int) -> Weights:
     def coded(role: Role, matrix: Quantized | Blocks) -> Quantized | Blocks:
         if isinstance(matrix, Blocks):
             columns = lane_shape(config, role)[-1]
-            return Blocks(matrix.format, part(role, matrix.data), columns)
+            return replace(matrix, data=part(role, matrix.data), columns=columns)
         return Quantized(matrix.bits, part(role, matrix.codes), part(role, matrix.scales))
 
     return Weights(

@@ -18,10 +18,12 @@ from monolane.model._checkpoint import Checkpoint
 from monolane.model._config import ModelConfig
 from monolane.model._formats import STORED, find_format
 from monolane.model._fused_tensors import join_parts, part_rows
+from monolane.model._gguf_factors import find_factors, read_factors
 from monolane.model._gguf_model import GgufModel, is_gguf
 from monolane.model._merged_experts import separate_experts
 from monolane.model._mlx import MlxMatrix
 from monolane.model._mxfp4 import Mxfp4Experts
+from monolane.model._nvfp4 import Nvfp4Matrix
 from monolane.model._quant_foreign_config import Packing
 from monolane.model._quant_foreign_unpack import PackedMatrix
 from monolane.model._quant_matrix import Blocks, Matrix, Quantized
@@ -50,7 +52,7 @@ _IN_BLOCKS = frozenset(role for role in Role if role.kind not in (Kind.NORM, Kin
     Role.ROUTER
 }
 # What another tool quantised, by the name of the tensor of floats in whose place it is.
-Packed = Mapping[str, PackedMatrix | MlxMatrix | Mxfp4Experts]
+Packed = Mapping[str, PackedMatrix | MlxMatrix | Nvfp4Matrix | Mxfp4Experts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +129,19 @@ class Weights:
         config = model.config
         specs = gguf_specs(config, model)
         unread = gguf_unread(config, model.metadata, model)
-        _check_gguf_names(model, {spec.name for spec in specs}, unread)
+        names = {spec.name for spec in specs}
+        factors = find_factors(model, names)
+        _check_gguf_names(model, names, unread | factors)
         gathered = _Found(config)
         places = [(spec.role, spec) for spec in specs]
         if config.tie_embeddings:
             embedding = next(spec for spec in specs if spec.role is Role.EMBEDDING)
             places.append((Role.HEAD, embedding))
         for role, spec in places:
-            found = _read_gguf(model, spec)
+            found = _read_gguf(model, spec, factors)
             if role in EXPERT_ROLES:
-                for own, expert, matrix in _each_expert(spec, found):
+                each = read_factors(model, spec.name, spec.shape[0], factors)
+                for own, expert, matrix in _each_expert(spec, found, each):
                     gathered.put(
                         own,
                         spec.layer,
@@ -243,10 +248,17 @@ def matrix_formats(
     packed = find_packed(config, checkpoint)
     coded = find_format(config.stored_dtype)
     coded = coded.multiplied if coded.in_blocks else coded
+
+    def named(spec: TensorSpec) -> str:
+        matrix = packed.get(spec.name)
+        if isinstance(matrix, MlxMatrix):  # each may have bits of its own
+            return find_format(matrix.packing.block_format).multiplied.name
+        if spec.part is not Part.WHOLE or matrix is not None:
+            return coded.name
+        return STORED[checkpoint[spec.name].dtype].name
+
     found = {
-        (role, spec.layer): coded.name
-        if spec.part is not Part.WHOLE or spec.name in packed
-        else STORED[checkpoint[spec.name].dtype].name
+        (role, spec.layer): named(spec)
         for spec in _specs(config, checkpoint)
         for role in (*JOINED.get(spec.role, (spec.role,)), spec.also)
         if role is not None and role.kind is Kind.MATRIX
@@ -254,8 +266,9 @@ def matrix_formats(
     if config.tie_embeddings:
         floats = config.quantization.keeps_floats
         name = find_family(config).names(config)[Role.EMBEDDING]
-        if name in packed:
-            found[Role.HEAD, None] = coded.name
+        if (head := packed.get(name)) is not None:
+            own = head.packing.block_format if isinstance(head, MlxMatrix) else ""
+            found[Role.HEAD, None] = find_format(own).multiplied.name if own else coded.name
         elif floats:
             found[Role.HEAD, None] = STORED[checkpoint[name].dtype].name
         else:
@@ -271,7 +284,7 @@ def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> Packed:
     packing = None if config.quantization is None else config.quantization.packing
     if packing is None:
         return {}
-    if packing.bits < packing.kept_bits:
+    if packing.bits < packing.kept_bits and not packing.block_format:
         log.warning(
             "%s: %d-bit codes with zero points are read as int%d: the same numbers, at about "
             "twice the bytes",
@@ -283,7 +296,7 @@ def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> Packed:
         _packed(packing, spec, checkpoint)
         for spec in _specs(config, checkpoint)
         if (spec.role.of_each if packing.layout == "mxfp4" else spec.role.kind is Kind.MATRIX)
-        or (packing.layout == "mlx" and spec.role is Role.EMBEDDING)
+        or (packing.layout == "mlx" and spec.role.kind in (Kind.LOOKUP, Kind.KEPT))
     ]
     found = {matrix.spec.name: matrix for matrix in matrices if matrix.is_there}
     if not found:
@@ -296,11 +309,14 @@ def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> Packed:
 
 def _packed(
     packing: Packing, spec: TensorSpec, checkpoint: Checkpoint
-) -> PackedMatrix | MlxMatrix | Mxfp4Experts:
+) -> PackedMatrix | MlxMatrix | Nvfp4Matrix | Mxfp4Experts:
     if packing.layout == "mxfp4":
         return Mxfp4Experts(spec, checkpoint)
-    made = MlxMatrix if packing.layout == "mlx" else PackedMatrix
-    return made(packing, spec, checkpoint)
+    if packing.layout == "mlx":
+        return MlxMatrix(packing.of(spec.name), spec, checkpoint)
+    if packing.layout == "nvfp4":
+        return Nvfp4Matrix(packing, spec, checkpoint)
+    return PackedMatrix(packing, spec, checkpoint)
 
 
 def view_arrays(
@@ -364,7 +380,7 @@ def _placed(
 
 
 def _each_expert(
-    spec: TensorSpec, found: "Array | Blocks"
+    spec: TensorSpec, found: "Array | Blocks", factors: list[float]
 ) -> Iterator[tuple[Role, int, "Array | Blocks"]]:
     """Yield role, expert and matrix of each that a tensor of a GGUF file holds, without a copy."""
     roles = [spec.role] if spec.also is None else [spec.role, spec.also]
@@ -373,7 +389,8 @@ def _each_expert(
         for i, role in enumerate(roles):
             rows = slice(i * count, (i + 1) * count)
             if isinstance(found, Blocks):
-                yield role, expert, replace(found, data=found.data[expert, rows])
+                own = replace(found, data=found.data[expert, rows], factor=factors[expert])
+                yield role, expert, own
             else:
                 yield role, expert, found[expert, rows]
 
@@ -453,10 +470,12 @@ def _check_gguf_names(model: GgufModel, expected: set[str], unread: frozenset[st
         )
 
 
-def _read_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
+def _read_gguf(model: GgufModel, spec: TensorSpec, factors: frozenset[str]) -> "Array | Blocks":
     """Return a tensor, checked, as executors read it but for its shape."""
     found = _checked_gguf(model, spec)
     if isinstance(found, Blocks):
+        if spec.role not in EXPERT_ROLES:
+            found = replace(found, factor=read_factors(model, spec.name, 1, factors)[0])
         return found.widened() if spec.role.kind is Kind.KEPT else found
     if spec.role is not Role.DELTA_DECAY:
         return found

