@@ -318,10 +318,12 @@ struct PlanAttention {
   int32_t splits;               // S: parts into which the keys of a KV head are cut
   int32_t keys_of;              // the layer whose cached keys and values it reads; -1: its own
   int32_t window;               // keys visible to a query, itself included; 0: all
+  int32_t chunked;              // 1: those of its own chunk of so many positions, up to it
   PlanRotary rotary;            // what turns queries and keys; kNone: nothing
   int32_t gate;                 // 1: of each head Q has rows of the query, then of a gate
   QkNorm qk_norm;               // what of Q and K is normed
   int32_t norm_turned;          // 1: heads are normed behind rotary, else before
+  int32_t qk_unscaled;          // 1: the norm of Q and K has no scales
   int32_t value_norm;           // 1: each head's values are normed, without scales
   int32_t key_is_value;         // 1: values are the keys, neither normed nor turned
   int32_t at_once;              // tokens whose attention to a chunk of keys is asked for at once
@@ -329,25 +331,29 @@ struct PlanAttention {
   float cap;                    // c: scores, scaled, become c tanh(score / c); 0: they stay
   float temperature;            // 0, or queries times 1 + it ln(1 + position / context)
   int32_t temperature_context;  // positions; the quotient is rounded down
+  int32_t temperature_ahead;    // added to a position first
 };
-static_assert(sizeof(PlanAttention) == 68);
+static_assert(sizeof(PlanAttention) == 80);
 static_assert(offsetof(PlanAttention, heads) == 0);
 static_assert(offsetof(PlanAttention, kv_heads) == 4);
 static_assert(offsetof(PlanAttention, head_dim) == 8);
 static_assert(offsetof(PlanAttention, splits) == 12);
 static_assert(offsetof(PlanAttention, keys_of) == 16);
 static_assert(offsetof(PlanAttention, window) == 20);
-static_assert(offsetof(PlanAttention, rotary) == 24);
-static_assert(offsetof(PlanAttention, gate) == 28);
-static_assert(offsetof(PlanAttention, qk_norm) == 32);
-static_assert(offsetof(PlanAttention, norm_turned) == 36);
-static_assert(offsetof(PlanAttention, value_norm) == 40);
-static_assert(offsetof(PlanAttention, key_is_value) == 44);
-static_assert(offsetof(PlanAttention, at_once) == 48);
-static_assert(offsetof(PlanAttention, scale) == 52);
-static_assert(offsetof(PlanAttention, cap) == 56);
-static_assert(offsetof(PlanAttention, temperature) == 60);
-static_assert(offsetof(PlanAttention, temperature_context) == 64);
+static_assert(offsetof(PlanAttention, chunked) == 24);
+static_assert(offsetof(PlanAttention, rotary) == 28);
+static_assert(offsetof(PlanAttention, gate) == 32);
+static_assert(offsetof(PlanAttention, qk_norm) == 36);
+static_assert(offsetof(PlanAttention, norm_turned) == 40);
+static_assert(offsetof(PlanAttention, qk_unscaled) == 44);
+static_assert(offsetof(PlanAttention, value_norm) == 48);
+static_assert(offsetof(PlanAttention, key_is_value) == 52);
+static_assert(offsetof(PlanAttention, at_once) == 56);
+static_assert(offsetof(PlanAttention, scale) == 60);
+static_assert(offsetof(PlanAttention, cap) == 64);
+static_assert(offsetof(PlanAttention, temperature) == 68);
+static_assert(offsetof(PlanAttention, temperature_context) == 72);
+static_assert(offsetof(PlanAttention, temperature_ahead) == 76);
 
 struct PlanLatent {
   int32_t rank;        // R: what of a cached key is its value; 0: values are cached
@@ -398,8 +404,9 @@ struct PlanExperts {
   int32_t group_best;         // experts whose scores, added up, count for their group
   float scale;                // of the weights of the chosen
   int32_t router_norm;        // 1: the router reads by a norm of its own
+  int32_t weigh_inputs;       // 1: weights are of what experts read, not of what they say
 };
-static_assert(sizeof(PlanExperts) == 48);
+static_assert(sizeof(PlanExperts) == 52);
 static_assert(offsetof(PlanExperts, count) == 0);
 static_assert(offsetof(PlanExperts, chosen) == 4);
 static_assert(offsetof(PlanExperts, inner) == 8);
@@ -412,6 +419,7 @@ static_assert(offsetof(PlanExperts, chosen_groups) == 32);
 static_assert(offsetof(PlanExperts, group_best) == 36);
 static_assert(offsetof(PlanExperts, scale) == 40);
 static_assert(offsetof(PlanExperts, router_norm) == 44);
+static_assert(offsetof(PlanExperts, weigh_inputs) == 48);
 
 struct PlanMlp {
   int32_t inner;              // F, over all lanes
@@ -450,7 +458,7 @@ struct PlanModule {
   PlanMlp mlp;
   PlanPerLayer per_layer;
 };
-static_assert(sizeof(PlanModule) == 236);
+static_assert(sizeof(PlanModule) == 252);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
@@ -462,12 +470,12 @@ static_assert(offsetof(PlanModule, stream_scale) == 28);
 static_assert(offsetof(PlanModule, scratch) == 32);
 static_assert(offsetof(PlanModule, state) == 36);
 static_assert(offsetof(PlanModule, attention) == 52);
-static_assert(offsetof(PlanModule, latent) == 120);
-static_assert(offsetof(PlanModule, conv) == 132);
-static_assert(offsetof(PlanModule, delta) == 144);
-static_assert(offsetof(PlanModule, experts) == 168);
-static_assert(offsetof(PlanModule, mlp) == 216);
-static_assert(offsetof(PlanModule, per_layer) == 224);
+static_assert(offsetof(PlanModule, latent) == 132);
+static_assert(offsetof(PlanModule, conv) == 144);
+static_assert(offsetof(PlanModule, delta) == 156);
+static_assert(offsetof(PlanModule, experts) == 180);
+static_assert(offsetof(PlanModule, mlp) == 232);
+static_assert(offsetof(PlanModule, per_layer) == 240);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first
@@ -501,6 +509,7 @@ struct PlanHeader {
   int32_t final_norm_per_lane;  // the same of the last norm
   int32_t leader;               // 1: worker 0 chooses tokens; 0: every worker does, alike
   float norm_eps;               // of every norm
+  int32_t norm_centred;         // 1: norms of streams take off the mean first
   float embedding_scale;        // of embedded tokens
   float logit_scale;            // of logits
   float logit_cap;              // c: logits become c tanh(logit / c); 0: they do not
@@ -530,11 +539,12 @@ static_assert(offsetof(PlanHeader, norm_per_lane) == 68);
 static_assert(offsetof(PlanHeader, final_norm_per_lane) == 72);
 static_assert(offsetof(PlanHeader, leader) == 76);
 static_assert(offsetof(PlanHeader, norm_eps) == 80);
-static_assert(offsetof(PlanHeader, embedding_scale) == 84);
-static_assert(offsetof(PlanHeader, logit_scale) == 88);
-static_assert(offsetof(PlanHeader, logit_cap) == 92);
-static_assert(offsetof(PlanHeader, rotaries) == 96);
-static_assert(offsetof(PlanHeader, slots) == 120);
+static_assert(offsetof(PlanHeader, norm_centred) == 84);
+static_assert(offsetof(PlanHeader, embedding_scale) == 88);
+static_assert(offsetof(PlanHeader, logit_scale) == 92);
+static_assert(offsetof(PlanHeader, logit_cap) == 96);
+static_assert(offsetof(PlanHeader, rotaries) == 100);
+static_assert(offsetof(PlanHeader, slots) == 124);
 static_assert(offsetof(PlanHeader, sizes) == 200);
 
 }  // namespace monolane

@@ -65,8 +65,11 @@ class WeightCheck {
     }
     if (a.qk_norm == QkNorm::kNone) return;
     const bool all = a.qk_norm == QkNorm::kAll;
-    require(WeightRole::kQNorm, layer, all ? queries : dim);
-    if (own_keys) require(WeightRole::kKNorm, layer, all ? keys : dim);
+    const auto scales = [&](WeightRole role, int64_t count) {
+      a.qk_unscaled ? allow(role, layer, count) : require(role, layer, count);
+    };
+    scales(WeightRole::kQNorm, all ? queries : dim);
+    if (own_keys) scales(WeightRole::kKNorm, all ? keys : dim);
   }
 
   void check(int layer, const PlanDelta& d) const {

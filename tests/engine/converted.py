@@ -27,14 +27,15 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": config.num_key_value_heads,
         "attention.layer_norm_rms_epsilon": getattr(config, "rms_norm_eps", None)
-        or config.norm_eps,
+        or getattr(config, "norm_eps", None),
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
         "rope.freq_base": float(full["rope_theta"]),
     }
     if hasattr(config, "num_experts_per_tok"):
         routed = architecture in ("deepseek2", "glm4moe")
-        said["expert_count"] = config.n_routed_experts if routed else config.num_experts
+        local = "num_local_experts" if architecture == "llama4" else "num_experts"
+        said["expert_count"] = config.n_routed_experts if routed else getattr(config, local)
         said["expert_used_count"] = config.num_experts_per_tok
     if architecture in ("qwen2moe", "qwen3moe", "qwen3next", "qwen35moe", "exaone-moe"):
         said["expert_feed_forward_length"] = config.moe_intermediate_size
@@ -76,6 +77,31 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
             "expert_weights_norm": config.norm_topk_prob,
             "leading_dense_block_count": config.first_k_dense_replace,
             "rope.scaling.type": "none",
+        }
+    if architecture in ("command-r", "cohere2"):
+        said |= {
+            "attention.layer_norm_epsilon": config.layer_norm_eps,
+            "logit_scale": config.logit_scale,
+            "rope.scaling.type": "none",
+        }
+    if architecture == "cohere2":
+        said |= {"attention.sliding_window": config.sliding_window}
+        said |= {"vocab_size": config.vocab_size, "rope.dimension_count": head_dim}
+    if architecture == "ernie4_5-moe":
+        said |= {
+            "expert_feed_forward_length": config.moe_intermediate_size,
+            "interleave_moe_layer_step": config.moe_layer_interval,
+            "leading_dense_block_count": config.moe_layer_start_index,
+            "expert_shared_count": config.moe_num_shared_experts,
+            "expert_shared_feed_forward_length": config.intermediate_size
+            // config.num_key_value_heads,
+        }
+    if architecture == "llama4":
+        said |= {
+            "feed_forward_length": config.intermediate_size_mlp,
+            "expert_feed_forward_length": config.intermediate_size,
+            "interleave_moe_layer_step": config.interleave_moe_layer_step,
+            "rope.dimension_count": head_dim,
         }
     if architecture == "hunyuan-moe":
         said["expert_feed_forward_length"] = config.intermediate_size
@@ -275,7 +301,9 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
             found |= split_ups(name, array, config)
             continue
         name = name.replace("e_score_correction_bias", "e_score_correction.bias")
-        name = name.replace(".gate.wg.", ".gate.")
+        name = name.replace(".gate.wg.", ".gate.").replace(".gate.moe_statics.", ".moe_statics.")
+        if architecture == "llama4" and ".feed_forward.experts." in name:
+            array = np.ascontiguousarray(array.swapaxes(1, 2))
         name = name.replace(".expert_bias", ".expert_bias.bias")
         if name.endswith("router.scale"):
             found[f"blk.{name.split('.')[2]}.ffn_gate_inp.scale"] = array
@@ -381,7 +409,8 @@ def oss_tensors(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
 
 def divisors(model: Any) -> np.ndarray:
     """By how much each pair turns slower than without Llama 3's stretch."""
-    head_dim = model.config.hidden_size // model.config.num_attention_heads
+    plain_width = model.config.hidden_size // model.config.num_attention_heads
+    head_dim = getattr(model.config, "head_dim", None) or plain_width
     base = model.config.rope_parameters["rope_theta"]
     plain = base ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     return (plain / model.model.rotary_emb.inv_freq.double().numpy()).astype(np.float32)

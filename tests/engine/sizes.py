@@ -30,6 +30,24 @@ CONVS: dict[str, Any] = {
     "block_auto_adjust_ff_dim": False,
 }
 MIXTURE = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 38}
+COMMAND = {"logit_scale": 0.7, "sliding_window": 9}
+ERNIE_MOE = {
+    "moe_num_experts": 7,
+    "moe_k": 3,
+    "moe_intermediate_size": 12,
+    "moe_num_shared_experts": 2,
+}
+LLAMA4: dict[str, Any] = {
+    "intermediate_size_mlp": 90,
+    "intermediate_size": 38,
+    "num_local_experts": 7,
+    "num_experts_per_tok": 3,
+    "interleave_moe_layer_step": 2,
+    "no_rope_layer_interval": 3,
+    "attention_chunk_size": 9,
+    "floor_scale": 8,
+    "attn_scale": 0.3,
+}
 GLM_MOE = {
     "n_routed_experts": 12,
     "num_experts_per_tok": 4,

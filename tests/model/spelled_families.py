@@ -17,9 +17,18 @@ SIZES: dict[str, Any] = {
 LANES = {"num_lanes": 2, "broadcast_delay": 1}  # which dense families do not look at
 KINDS = [kind for family in FAMILIES for kind in family.model_types]
 DENSE = [kind for kind in KINDS if not kind.startswith("laneformer")]
-NESTED = ["gemma3", "gemma4", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "mistral3"]  # with a tower
+NESTED = [
+    "gemma3",
+    "gemma4",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_vl",
+    "mistral3",
+    "llama4",
+]  # with a tower
 HYBRIDS = [kind for kind in DENSE if kind.startswith(("qwen3_next", "qwen3_5"))]
-PAIRED = ["ernie4_5", "glm4"]  # rotary pairs are neighbours
+# Rotary pairs are neighbours.
+PAIRED = ["ernie4_5", "ernie4_5_moe", "glm4", "cohere", "cohere2", "llama4_text", "llama4"]
 LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"]
 LLAMA3 = {
     "rope_type": "llama3",

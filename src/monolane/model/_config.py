@@ -76,6 +76,7 @@ class ModelConfig:
     local_rotary: Rotary | None = feature(None)  # of the layers whose rotary is "local"
     norm_eps: float = 1e-5
     norm_offset: float = feature(0.0)  # added to every norm's scale, also of queries and keys
+    norm_centred: bool = feature(False)  # norms of streams take off the mean first (LayerNorm)
     norm_before: bool = feature(True)  # what a module reads is normed
     norm_after: bool = feature(False)  # what the stream gains from a module, reduced, is normed
     norm_scale_per_lane: bool = True  # RMSNorm scale [L, D]; otherwise [D], shared by the lanes
@@ -84,7 +85,9 @@ class ModelConfig:
     # Each query head has a score of its own in the softmax's denominator, which has no value.
     attention_sinks: bool = feature(False)
     qk_norm: QkNorm | None = feature(None)
-    norm_turned: bool = feature(False)  # heads are normed behind the rotary embedding, not before
+    # Heads are normed behind the rotary embedding, not before; in layers without one not at all.
+    norm_turned: bool = feature(False)
+    qk_unscaled: bool = feature(False)  # the norm of queries and keys has no scales
     attention_temperature: Temperature | None = feature(None)  # grows with a query's position
     # What each head gives is multiplied by sigmoids of a gate, which Q has rows for: of each head
     # those of the query, then as many of the gate.
@@ -202,13 +205,16 @@ class ModelConfig:
 
     def _modules(self, layer: LayerConfig) -> tuple[Module, ...]:
         head_dim = layer.head_dim or self.head_dim
+        unturned, temperature = layer.rotary == "none", self.attention_temperature
         attention = Attention(
             heads=layer.num_heads or self.num_heads,
             kv_heads=layer.num_kv_heads or self.num_kv_heads,
             head_dim=head_dim,
             window=layer.window,
+            chunked=layer.chunked,
             rotary=layer.rotary,
-            qk_norm=self.qk_norm,
+            qk_norm=None if self.norm_turned and unturned else self.qk_norm,
+            qk_unscaled=self.qk_unscaled,
             bias=self.qkv_bias,
             out_bias=self.out_bias,
             sinks=self.attention_sinks,
@@ -220,7 +226,7 @@ class ModelConfig:
             key_is_value=layer.key_is_value,
             cap=self.score_cap,
             norm_turned=self.norm_turned,
-            temperature=self.attention_temperature,
+            temperature=temperature if temperature and temperature.meets(unturned) else None,
         )
         inner = layer.intermediate_size or self.intermediate_size
         activation, experts = self.activation, self.experts
@@ -242,6 +248,7 @@ class ModelConfig:
                 norm_before=self.norm_before if x.norm_before is None else x.norm_before,
                 norm_after=self.norm_after if x.norm_after is None else x.norm_after,
                 beside=x.beside,
+                same_norm=x.same_norm and self.norm_before,
                 joint_norm=x.joint_norm,
                 held=place + 1 < len(layer.listed) and layer.listed[place + 1].joint_norm,
                 stream_scale=self.layer_scales and place == len(layer.listed) - 1,
@@ -261,7 +268,7 @@ class ModelConfig:
         norm = d * (lanes if self.norm_scale_per_lane else 1)
         final_norm = d * (lanes if self.final_norm_per_lane else 1)
         modules = [module for layer in self.modules for module in layer]
-        norms = norm * sum(module.norm_before + module.norm_after for module in modules)
+        norms = norm * sum(x.norm_before + x.norm_after - x.same_norm for x in modules)
         norms += norm * sum(module.joint_norm for module in modules)
         norms += self.num_layers if self.layer_scales else 0
         layers = norms + sum(module.operation.parameters(d) for module in modules)
@@ -348,10 +355,11 @@ class ModelConfig:
                 "value_norm: expected false with a norm over all heads, or where attention is "
                 "latent: no family has both"
             )
-        if self.norm_turned and self.qk_norm is not QkNorm.HEAD:
-            raise ConfigError(
-                f"norm_turned: expected false without a norm of each head, got {self.qk_norm}"
-            )
+        for name in ("norm_turned", "qk_unscaled"):
+            if getattr(self, name) and self.qk_norm is not QkNorm.HEAD:
+                raise ConfigError(
+                    f"{name}: expected false without a norm of each head, got {self.qk_norm}"
+                )
         if not (self.norm_before or self.norm_after):
             raise ConfigError(
                 "norm_after: expected true where norm_before is false: a module without any norm "
@@ -460,6 +468,8 @@ class ModelConfig:
                 raise ConfigError(
                     f"layer {i}: window: expected None or 1 and more, got {layer.window}"
                 )
+            if layer.chunked and layer.window is None:
+                raise ConfigError(f"layer {i}: chunked: expected false without a window, got true")
 
             if layer.keys_of is not None:
                 earlier = self.find(layer.keys_of, Attention) if 0 <= layer.keys_of < i else None

@@ -479,7 +479,7 @@ def _checked_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
     if spec.role in (Role.K_UP, Role.V_UP):
         shapes.append((spec.shape[0] * spec.shape[1], spec.shape[2]))
     # As a matrix of one row, or without its axis: llama.cpp's converters of several ages.
-    if spec.role is Role.SHARED_EXPERT_GATE:
+    if spec.role in (Role.SHARED_EXPERT_GATE, Role.ROUTER_CORRECTION):
         shapes.append((1, *spec.shape))
     if spec.role in (Role.DELTA_CONV, Role.CONV_TAPS):  # without the axis of one in the middle
         shapes = [(spec.shape[0], spec.shape[2])]

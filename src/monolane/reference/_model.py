@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import RequestError
-from monolane.model import COMMON_FEATURES, JOINING_NORMS, Head, Role, Weights
+from monolane.model import COMMON_FEATURES, JOINING_NORMS, Head, Role, Weights, norm_read_by
 from monolane.reference._cache import Cache
 from monolane.reference._computation import find_computation
 from monolane.reference._layer_pass import LayerPass
-from monolane.reference._operations import Floats, cap_logits, linear, reduce, rms_norm
+from monolane.reference._operations import Floats, cap_logits, linear, norm_stream, reduce
 
 Layer = dict[Role, Floats]
 
@@ -67,14 +67,16 @@ class ReferenceModel:
             )
             held = np.zeros(1, np.float32)  # what joins the streams with the next module's
             # A layer's modules in their order, each with the norms and the outputs of its place.
-            for module, norms, said in zip(modules, JOINING_NORMS, outputs, strict=False):
+            places = zip(modules, JOINING_NORMS, outputs, strict=False)
+            for place, (module, (_, after), said) in enumerate(places):
                 if not module.beside:
                     layer_pass = replace(layer_pass, stream=x_LTD)
-                read = self._norm_if(module.norm_before, layer_pass.stream, layer, norms[0])
+                before = norm_read_by(modules, place)
+                read = self._norm_if(module.norm_before, layer_pass.stream, layer, before)
                 computation = find_computation(module.operation)
                 said.append(computation.run(module.operation, layer_pass, read))
                 gain = reduce(module.reduce, said)
-                gain = self._norm_if(module.norm_after, gain, layer, norms[1])
+                gain = self._norm_if(module.norm_after, gain, layer, after)
                 if module.held:
                     held = gain
                     continue
@@ -90,7 +92,8 @@ class ReferenceModel:
         return self._norm(x_LTD, layer[role]) if there else x_LTD
 
     def _norm(self, x: Floats, scale: Floats) -> Floats:
-        return rms_norm(x, scale + np.float32(self.config.norm_offset), self.config.norm_eps)
+        whole = scale + np.float32(self.config.norm_offset)
+        return norm_stream(x, whole, self.config.norm_eps, self.config.norm_centred)
 
     def _head(self, x_LTD: Floats) -> Floats:
         kind, y_LTD = self.config.head, self._normed(x_LTD)

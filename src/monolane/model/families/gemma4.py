@@ -160,7 +160,9 @@ def _sized(fields: Fields, i: int, layer: LayerConfig) -> LayerConfig:
     alike = fields.flag("attention_k_eq_v", False)
     said = fields.nested("per_layer_config")
     if said is not None:
-        place = said.nested(str(i)) or Fields({}, said.source)
+        # Transformers writes numbers of layers with as many digits as the last one has.
+        name = next((x for x in said.raw if x.isdecimal() and int(x) == i), str(i))
+        place = said.nested(name) or Fields({}, said.source)
         head_dim, kv_heads = place.optional_size("head_dim"), "num_key_value_heads"
     else:
         place, head_dim = fields, fields.size("global_head_dim")
