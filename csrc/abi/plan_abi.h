@@ -31,11 +31,11 @@ constexpr int32_t kNever = -1;  // the delay of lanes that never exchange
 constexpr int32_t kPlanMaxWidth = 64;
 constexpr int32_t kPlanPromptWidth = 96;
 constexpr int32_t kPlanMixtureWidth = 256;
-constexpr int32_t kPlanMaxMatrices = 4;
+constexpr int32_t kPlanMaxMatrices = 6;
 constexpr int32_t kPlanRotaries = 2;
 constexpr int32_t kPlanMaxUpdates = 4;
 constexpr int32_t kPlanBuffers = 19;
-constexpr int32_t kWeightRoles = 68;
+constexpr int32_t kWeightRoles = 79;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -65,6 +65,10 @@ enum class PhaseKind : int32_t {
   kPerLayerInputs = 22,
   kPerLayerGate = 23,
   kPerLayerOut = 24,
+  kKdaIn = 25,
+  kKdaUp = 26,
+  kKda = 27,
+  kKdaOut = 28,
 };
 
 enum class PlanBuffer : int32_t {
@@ -141,25 +145,36 @@ enum class WeightRole : int32_t {
   kConvIn = 46,
   kConvTaps = 47,
   kConvOut = 48,
-  kPerLayerEmbedding = 49,
-  kPerLayerProjection = 50,
-  kPerLayerNorm = 51,
-  kPerLayerGate = 52,
-  kPerLayerOut = 53,
-  kLayerScale = 54,
-  kRouterNorm = 55,
-  kExpertScales = 56,
-  kJointNorm = 57,
-  kThirdNorm = 58,
-  kPostThirdNorm = 59,
-  kFourthNorm = 60,
-  kPostFourthNorm = 61,
-  kKvUp = 62,
-  kDeltaIn = 63,
-  kQkv = 64,
-  kGateUp = 65,
-  kDeltaBeta = 66,
-  kDeltaAlpha = 67,
+  kKdaDecayDown = 49,
+  kKdaDecayUp = 50,
+  kKdaGateDown = 51,
+  kKdaGateUp = 52,
+  kKdaBeta = 53,
+  kKdaQConv = 54,
+  kKdaKConv = 55,
+  kKdaVConv = 56,
+  kKdaDecay = 57,
+  kKdaStep = 58,
+  kKdaNorm = 59,
+  kPerLayerEmbedding = 60,
+  kPerLayerProjection = 61,
+  kPerLayerNorm = 62,
+  kPerLayerGate = 63,
+  kPerLayerOut = 64,
+  kLayerScale = 65,
+  kRouterNorm = 66,
+  kExpertScales = 67,
+  kJointNorm = 68,
+  kThirdNorm = 69,
+  kPostThirdNorm = 70,
+  kFourthNorm = 71,
+  kPostFourthNorm = 72,
+  kKvUp = 73,
+  kDeltaIn = 74,
+  kQkv = 75,
+  kGateUp = 76,
+  kDeltaBeta = 77,
+  kDeltaAlpha = 78,
 };
 
 enum class PlanHead : int32_t {
@@ -239,7 +254,11 @@ constexpr bool of_each(WeightRole role) {
   X(kConvOut, conv_out)                \
   X(kPerLayerInputs, per_layer_inputs) \
   X(kPerLayerGate, per_layer_gate)     \
-  X(kPerLayerOut, per_layer_out)
+  X(kPerLayerOut, per_layer_out)       \
+  X(kKdaIn, kda_in)                    \
+  X(kKdaUp, kda_up)                    \
+  X(kKda, kda)                         \
+  X(kKdaOut, kda_out)
 
 struct PlanShare {
   int32_t begin;  // first row
@@ -284,9 +303,9 @@ struct PlanPhase {
   int32_t num_updates;     // used entries of `updates`
   PlanUpdate updates[4];   // what joins the streams first, in order
   int32_t num_matrices;    // used entries of `matrices`
-  PlanMatrix matrices[4];  // used from the front
+  PlanMatrix matrices[6];  // used from the front
 };
-static_assert(sizeof(PlanPhase) == 164);
+static_assert(sizeof(PlanPhase) == 196);
 static_assert(offsetof(PlanPhase, kind) == 0);
 static_assert(offsetof(PlanPhase, layer) == 4);
 static_assert(offsetof(PlanPhase, module) == 8);
@@ -421,6 +440,16 @@ static_assert(offsetof(PlanExperts, scale) == 40);
 static_assert(offsetof(PlanExperts, router_norm) == 44);
 static_assert(offsetof(PlanExperts, weigh_inputs) == 48);
 
+struct PlanKda {
+  int32_t heads;   // U
+  int32_t width;   // d: of a head's query, key and value
+  int32_t kernel;  // C: tokens over which its channels are summed
+};
+static_assert(sizeof(PlanKda) == 12);
+static_assert(offsetof(PlanKda, heads) == 0);
+static_assert(offsetof(PlanKda, width) == 4);
+static_assert(offsetof(PlanKda, kernel) == 8);
+
 struct PlanMlp {
   int32_t inner;              // F, over all lanes
   GateActivation activation;  // of the gate
@@ -455,10 +484,11 @@ struct PlanModule {
   PlanConv conv;
   PlanDelta delta;
   PlanExperts experts;
+  PlanKda kda;
   PlanMlp mlp;
   PlanPerLayer per_layer;
 };
-static_assert(sizeof(PlanModule) == 252);
+static_assert(sizeof(PlanModule) == 264);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
@@ -474,8 +504,9 @@ static_assert(offsetof(PlanModule, latent) == 132);
 static_assert(offsetof(PlanModule, conv) == 144);
 static_assert(offsetof(PlanModule, delta) == 156);
 static_assert(offsetof(PlanModule, experts) == 180);
-static_assert(offsetof(PlanModule, mlp) == 232);
-static_assert(offsetof(PlanModule, per_layer) == 240);
+static_assert(offsetof(PlanModule, kda) == 232);
+static_assert(offsetof(PlanModule, mlp) == 244);
+static_assert(offsetof(PlanModule, per_layer) == 252);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first

@@ -360,6 +360,7 @@ def test_every_field_is_computed_or_refused() -> None:
         ("cohere2", "norm_centred"),
         ("ernie4_5_moe", "experts"),
         ("llama4_text", "norm_turned"),
+        ("kimi_linear", "latent"),
         ("deepseek_v2", "latent"),
         ("deepseek_v3", "latent"),
     ],

@@ -16,7 +16,9 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
     """
     # Where layers differ, Transformers warns of a size that is said of all of them.
     config.allow_global_per_layer_attribute_access = True
-    rope = config.rope_parameters
+    # Kimi Linear turns nothing, and its files say what Transformers has by default.
+    unturned = {"rope_type": "default", "rope_theta": 1e4}
+    rope = getattr(config, "rope_parameters", unturned)
     full = rope.get("full_attention", rope)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     said: dict[str, Any] = {
@@ -139,6 +141,8 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         said |= latent_metadata(config, whole)
     if architecture in HYBRIDS:
         said |= delta_metadata(config, whole)
+    if architecture == "kimi-linear":
+        said |= kimi_metadata(config)
     if architecture == "gemma3":
         said["attention.sliding_window"] = config.sliding_window
         said["rope.freq_base_swa"] = rope["sliding_attention"]["rope_theta"]
@@ -228,6 +232,27 @@ def latent_metadata(config: Any, whole: bool) -> dict[str, Any]:
     return said
 
 
+def kimi_metadata(config: Any) -> dict[str, Any]:
+    """What the converter says of Kimi's delta rule, of latent attention and of the mixtures."""
+    kinds, turned = config.layer_types, config.qk_rope_head_dim
+    return {
+        "attention.head_count_kv": [int(kind == "full_attention") for kind in kinds],
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "kda.head_dim": config.linear_head_dim,
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "rope.dimension_count": turned,
+        "attention.key_length": config.kv_lora_rank + turned,
+        "attention.key_length_mla": config.qk_nope_head_dim + turned,
+        "attention.value_length_mla": config.v_head_dim,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_count": config.n_shared_experts,
+        "leading_dense_block_count": config.mlp_layer_types.count("dense"),
+        "expert_weights_scale": config.routed_scaling_factor,
+        "expert_gating_func": 2,
+        "expert_count": config.num_local_experts,
+    }
+
+
 def delta_metadata(config: Any, whole: bool) -> dict[str, Any]:
     """What the converter says of gated delta rules, and of gated attention."""
     part = config.rope_parameters["partial_rotary_factor"]
@@ -290,6 +315,15 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
         if name.endswith("in_proj_qkvz.weight"):
             found |= delta_inputs(name, array, config, whole)
             continue
+        if architecture == "kimi-linear":
+            name = name.replace(".forget_gate.", ".")
+            if ".self_attn.conv1d." in name:
+                block, parts = f"blk.{name.split('.')[2]}", np.split(array, 3)
+                named = zip("qkv", parts, strict=True)
+                found |= {f"{block}.ssm_conv1d_{x}.weight": y[None] for x, y in named}
+                continue
+            if name.endswith(("A_log", "dt_bias")):
+                name, array = delta_tensor(name, array)
         if ".linear_attn." in name:
             if architecture.startswith("qwen35"):
                 array = tiled(name, array, config)
@@ -329,7 +363,7 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
         half = config.per_layer_config[config.layer_types.index("full_attention")].head_dim // 2
         turning = np.arange(half) < int(half * pairs)
         found["rope_freqs.weight"] = np.where(turning, 1.0, 1e30).astype(np.float32)
-    if config.rope_parameters.get("rope_type") == "llama3":
+    if getattr(config, "rope_parameters", {}).get("rope_type") == "llama3":
         found["rope_freqs.weight"] = divisors(model)
     return found
 

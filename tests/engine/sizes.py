@@ -90,6 +90,17 @@ DELTA: dict[str, Any] = {
     "linear_num_key_heads": 3,
     "linear_num_value_heads": 9,
 }
+# Kimi's delta rule, beside latent attention that does not turn.
+KIMI: dict[str, Any] = {
+    **{name: x for name, x in MLA.items() if name not in ("n_routed_experts", "q_lora_rank")},
+    "first_k_dense_replace": 1,
+    "num_local_experts": 12,
+    "rms_norm_eps": 1e-3,  # as above
+    "linear_head_dim": 11,
+    "linear_num_heads": 5,
+    "linear_conv_kernel_dim": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}
 # The same of Qwen3.5, whose dense models have no experts, and whose mixtures' weights add up to 1.
 HYBRID = {name: x for name, x in DELTA.items() if name not in (*MIXTURE, "norm_topk_prob")}
 HYBRID = {name: x for name, x in HYBRID.items() if name != "shared_expert_intermediate_size"}

@@ -34,6 +34,7 @@ from .sizes import (
     GROWING,
     HYBRID,
     HYBRID_MOE,
+    KIMI,
     LLAMA3,
     LLAMA4,
     LONG,
@@ -247,6 +248,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         HYBRID | SECTIONS | {"linear_num_value_heads": 3, "tie_word_embeddings": True},
     ),
     "Qwen3.5-MoE": ("Qwen3_5Moe", HYBRID_MOE),
+    "Kimi Linear": ("KimiLinear", KIMI),
     "GLM-4.7-Flash": ("Glm4MoeLite", MLA | {"n_group": 1, "topk_group": 1}),
     "GLM-4.7-Flash, groups, halves": (
         "Glm4MoeLite",
@@ -369,6 +371,16 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
             if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
                 correction += 0.3 * torch.randn_like(correction)
     model.save_pretrained(folder)
+    if kind == "KimiLinear":  # published files have the first layer's MLP under a name of its own
+        stored = load_file(folder / "model.safetensors")
+        dense = ("gate_proj.weight", "up_proj.weight", "down_proj.weight")
+        renamed = {
+            name.replace("block_sparse_moe", "mlp")
+            if name.endswith(dense) and ".shared_experts." not in name
+            else name: array
+            for name, array in stored.items()
+        }
+        save_file(renamed, folder / "model.safetensors", {"format": "pt"})
     return model
 
 

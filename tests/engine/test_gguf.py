@@ -26,6 +26,7 @@ from .sizes import (
     GROWING,
     HYBRID,
     HYBRID_MOE,
+    KIMI,
     LLAMA3,
     LLAMA4,
     LONG,
@@ -168,6 +169,11 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "Qwen3.5": ("Qwen3_5Text", "qwen35", HYBRID | SECTIONS | {"vocab_size": VOCAB}),
     "Qwen3.5-MoE": ("Qwen3_5MoeText", "qwen35moe", HYBRID_MOE | {"vocab_size": VOCAB}),
     "Qwen3-VL": ("Qwen3", "qwen3vl", {"head_dim": 12}),  # whose text is a Qwen3's
+    "Kimi Linear": (
+        "KimiLinear",
+        "kimi-linear",
+        KIMI | {"vocab_size": VOCAB, "linear_num_heads": 6, "n_group": 1, "topk_group": 1},
+    ),
     "GLM-4.7-Flash": ("Glm4MoeLite", "deepseek2", LATENT | {"n_group": 1, "topk_group": 1}),
     "K-EXAONE": (
         "ExaoneMoe",

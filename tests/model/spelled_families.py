@@ -29,7 +29,7 @@ NESTED = [
 HYBRIDS = [kind for kind in DENSE if kind.startswith(("qwen3_next", "qwen3_5"))]
 # Rotary pairs are neighbours.
 PAIRED = ["ernie4_5", "ernie4_5_moe", "glm4", "cohere", "cohere2", "llama4_text", "llama4"]
-LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"]
+LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "kimi_linear"]
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 4.0,

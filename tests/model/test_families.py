@@ -114,6 +114,7 @@ EPSILONS = {  # of norms, where it is not 1e-6
     **dict.fromkeys(("glm4_moe_lite", "exaone_moe", "ministral3", "mistral3"), 1e-5),
     **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), 1e-5),
     **dict.fromkeys(("cohere", "cohere2", "ernie4_5_moe", "llama4", "llama4_text"), 1e-5),
+    "kimi_linear": 1e-5,
     "glm4": 1.5625e-7,
 }
 HYBRID = ("norm_offset", "qk_norm", "attention_gate", "delta")
@@ -169,6 +170,7 @@ FEATURES = {
         "rotary.amplitude",
     ),
     **dict.fromkeys(LATENT, ("latent", "experts")),
+    "kimi_linear": ("latent", "experts", "layers.rotary", "layers.modules", "operations.Kda"),
     "gemma3_text": (
         "local_rotary",
         "norm_offset",

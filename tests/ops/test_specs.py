@@ -21,6 +21,7 @@ from monolane.ops import (
     operations,
 )
 from monolane.ops.conv.spec import Conv
+from monolane.ops.kda.spec import Kda
 from monolane.ops.per_layer.spec import PerLayer
 
 ONE = Room(lanes=1, width=5, context=40, workers=3, group_lanes=1)
@@ -75,6 +76,7 @@ CASES: dict[str, tuple[Operation, Room]] = {
     ),
     "mlp": (Mlp(inner=14, activation="gelu_tanh"), TWO),
     "conv": (Conv(channels=32, taps=4), ONE),
+    "kda": (Kda(heads=3, width=4, kernel=4), ONE),
     "per_layer": (PerLayer(inner=7, layers=3, rows=50, activation="gelu_tanh"), ONE),
 }
 TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
@@ -149,6 +151,23 @@ TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
         "shared_expert_gate": (1, 10),
     },
     "mlp": {"gate": (2, 7, 10), "up": (2, 7, 10), "down": (2, 10, 7)},
+    "kda": {
+        "q": (1, 12, 10),
+        "k": (1, 12, 10),
+        "v": (1, 12, 10),
+        "kda_decay_down": (1, 4, 10),
+        "kda_gate_down": (1, 4, 10),
+        "kda_beta": (1, 3, 10),
+        "kda_decay_up": (1, 12, 4),
+        "kda_gate_up": (1, 12, 4),
+        "kda_q_conv": (1, 12, 1, 4),
+        "kda_k_conv": (1, 12, 1, 4),
+        "kda_v_conv": (1, 12, 1, 4),
+        "kda_decay": (1, 1, 1, 3, 1),
+        "kda_step": (1, 12),
+        "kda_norm": (1, 4),
+        "o": (1, 10, 12),
+    },
     "conv": {"conv_in": (1, 96, 10), "conv_taps": (1, 32, 1, 4), "conv_out": (1, 10, 32)},
     "per_layer": {"per_layer_gate": (1, 7, 10), "per_layer_out": (1, 10, 7)},
 }
@@ -187,6 +206,7 @@ BUFFERS: dict[str, dict[str, tuple[int, ...]]] = {
     "delta": {"MIXED": (1, 5, 116), "HEADS": (1, 5, 42), "STATE": (2, 198)},
     "experts": {"ROUTED": (1, 5, 6), "HIDDEN": (1, 5, 35)},
     "mlp": {"HIDDEN": (2, 5, 7)},
+    "kda": {"MIXED": (1, 5, 47), "LATENTS": (1, 5, 24), "HEADS": (1, 5, 12), "STATE": (3, 52)},
     "conv": {"MIXED": (1, 5, 96), "HEADS": (1, 5, 32), "STATE": (2, 48)},
     "per_layer": {"HIDDEN": (1, 5, 7), "PER_LAYER": (1, 5, 21)},
 }
@@ -199,6 +219,7 @@ SHARED_TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
 }
 STATES = {
     "delta": State(parts=2, numbers=105, inputs=37, before=3),
+    "kda": State(parts=3, numbers=16, inputs=17, before=3),
     "conv": State(parts=2, numbers=0, inputs=16, before=3),
 }
 # Floats, each piece rounded up to a cache line of 16.
@@ -209,6 +230,7 @@ SCRATCH = {
     "keys are values": 192,
     "latent": 384,
     "delta": 4848 + 112 + 32 + 16,
+    "kda": 2240 + 16 + 48,
     "conv": 2096,
     "per_layer": 32,
 }
@@ -358,6 +380,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
         }
     },
     "mlp": {"mlp": {"inner": 14, "activation": 1}},
+    "kda": {"kda": {"heads": 3, "width": 4, "kernel": 4}},
     "conv": {"conv": {"channels": 32, "taps": 4, "parts": 2}},
     "per_layer": {"per_layer": {"inner": 7, "layers": 3, "activation": 1}},
 }
@@ -370,6 +393,7 @@ PARAMETERS = {
     "delta": 1847,
     "experts": 2660,
     "mlp": 420,
+    "kda": 849,
     "conv": 1408,
     "per_layer": 140,
 }

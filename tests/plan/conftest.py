@@ -34,6 +34,7 @@ from monolane.model import (
 )
 from monolane.model._layer_config import ModuleName
 from monolane.ops.conv.spec import Conv
+from monolane.ops.kda.spec import Kda
 from monolane.ops.per_layer.spec import PerLayer
 from monolane.plan import Choice, DeviceDescription, cpu
 
@@ -211,6 +212,14 @@ CONFIGS = {
             LayerConfig(NOW, NOW, modules=(Conv(channels=48, taps=3), "mlp")),
             *DENSE,
             LayerConfig(NOW, NOW, modules=(Conv(channels=7, taps=4),)),
+        ),
+    ),
+    "kda": _latent(
+        Latent(rank=7, query_rank=None, plain=5, turned=2, value=4),
+        layers=(
+            LayerConfig(NOW, NOW, modules=(Kda(heads=3, width=5, kernel=4), "mlp")),
+            LayerConfig(NOW, NOW, rotary="none"),
+            LayerConfig(NOW, NOW, modules=(Kda(heads=2, width=7, kernel=2),)),
         ),
     ),
     "per_layer": _config(

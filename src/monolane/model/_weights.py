@@ -458,7 +458,7 @@ def _read_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
     found = _checked_gguf(model, spec)
     if isinstance(found, Blocks):
         return found.widened() if spec.role.kind is Kind.KEPT else found
-    if spec.role is not Role.DELTA_DECAY:
+    if spec.role not in (Role.DELTA_DECAY, Role.KDA_DECAY):
         return found
     # The converter writes -exp of it. Its logarithm is rounded once, to float32.
     rates = -found.astype(np.float64)
@@ -481,6 +481,10 @@ def _checked_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
     # As a matrix of one row, or without its axis: llama.cpp's converters of several ages.
     if spec.role in (Role.SHARED_EXPERT_GATE, Role.ROUTER_CORRECTION):
         shapes.append((1, *spec.shape))
+    if spec.role in (Role.KDA_Q_CONV, Role.KDA_K_CONV, Role.KDA_V_CONV):
+        shapes.append((1, *spec.shape))  # as the converter has it; files of blocks lose the axis
+    if spec.role is Role.KDA_DECAY:
+        shapes.append(spec.shape[-2:])
     if spec.role in (Role.DELTA_CONV, Role.CONV_TAPS):  # without the axis of one in the middle
         shapes = [(spec.shape[0], spec.shape[2])]
     if found.shape not in shapes:

@@ -83,6 +83,18 @@ class Role(StrEnum):
     CONV_IN = "conv_in", Kind.MATRIX  # [1, 3*C, D]
     CONV_TAPS = "conv_taps", Kind.VECTOR  # [1, C, 1, K]
     CONV_OUT = "conv_out", Kind.MATRIX  # [1, D, C]
+    # Of Kimi's delta rule, see kda/spec.py; Q, K, V [1, U*d, D] and O [1, D, U*d] are there too.
+    KDA_DECAY_DOWN = "kda_decay_down", Kind.KEPT  # [1, d, D]
+    KDA_DECAY_UP = "kda_decay_up", Kind.KEPT  # [1, U*d, d]
+    KDA_GATE_DOWN = "kda_gate_down", Kind.MATRIX  # [1, d, D]
+    KDA_GATE_UP = "kda_gate_up", Kind.MATRIX  # [1, U*d, d]
+    KDA_BETA = "kda_beta", Kind.KEPT  # [1, U, D]
+    KDA_Q_CONV = "kda_q_conv", Kind.VECTOR  # [1, U*d, 1, C]
+    KDA_K_CONV = "kda_k_conv", Kind.VECTOR  # the same
+    KDA_V_CONV = "kda_v_conv", Kind.VECTOR  # the same
+    KDA_DECAY = "kda_decay", Kind.VECTOR  # [1, 1, 1, U, 1]
+    KDA_STEP = "kda_step", Kind.VECTOR  # [1, U*d]
+    KDA_NORM = "kda_norm", Kind.VECTOR  # [1, d]; no offset is added to it
     # Of per-layer embeddings, see per_layer/spec.py; the first three are outside the layers.
     PER_LAYER_EMBEDDING = "per_layer_embedding", Kind.LOOKUP  # [V, N*P]
     PER_LAYER_PROJECTION = "per_layer_projection", Kind.MATRIX  # [1, N*P, D]
@@ -143,7 +155,9 @@ class Buffer(IntEnum):
     LOGITS = 8  # [T, V], and candidates taken from them
     UNNORMED = 9  # [L, T, (H+K)/L*h]: products of Q, then of K, if NORM_QK norms them
     ROUTED = 10  # [1, T, E]: logits of a layer's router
-    LATENTS = 11  # [1, T, Q + R + r]: products of Q_DOWN, if there is one, then of KV_DOWN
+    # [1, T, Q + R + r]: products of Q_DOWN, if there is one, then of KV_DOWN; or those of
+    # KDA_DECAY_UP, then of KDA_GATE_UP
+    LATENTS = 11
     HEADS = 12  # [1, T, H*v]: what OUT reads where attention is latent, and DELTA_OUT
     QUERY_GATE = 13  # [L, T, H/L*h]: what OUT multiplies by, before its sigmoid
     MIXED = 14  # [1, T, channels + U*d_v + 2U]: products of DELTA_QKV, DELTA_Z and DELTA_GATES

@@ -29,7 +29,7 @@ from monolane.plan._split import Scope, Share
 
 SCHEMA = 7
 NO_WAIT = -(1 << 31)
-MAX_MATRICES = 4
+MAX_MATRICES = 6
 HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
 ROTARY_STYLES = ("interleaved", "half")
 ROLES = tuple(Role)

@@ -40,6 +40,7 @@ from monolane.model.families.glm4_moe import GLM4_MOE
 from monolane.model.families.gpt_oss import GPT_OSS
 from monolane.model.families.granite import GRANITE
 from monolane.model.families.hunyuan import HUNYUAN_V1_DENSE, HUNYUAN_V1_MOE
+from monolane.model.families.kimi_linear import KIMI_LINEAR
 from monolane.model.families.laneformer import LANEFORMER
 from monolane.model.families.lfm2 import LFM2, LFM2_MOE
 from monolane.model.families.llama import LLAMA
@@ -114,6 +115,7 @@ FAMILIES = (
     ERNIE4_5_MOE,
     LLAMA4_TEXT,
     LLAMA4,
+    KIMI_LINEAR,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}
