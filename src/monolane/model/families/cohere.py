@@ -14,7 +14,7 @@ from typing import Any
 
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
-from monolane.model._layer_config import LayerConfig, ModuleConfig
+from monolane.model._layer_config import LayerConfig, ModuleConfig, ModuleName
 from monolane.model.families._family import render_common
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import FULL, WINDOWED, read_rotary
@@ -22,7 +22,10 @@ from monolane.model.families.llama import BIASES, DENSE, LLAMA, read_layers
 
 _WINDOW, _PATTERN, _NORM_EPS, _LOGIT_SCALE = 4096, 4, 1e-5, 0.0625
 _THETAS = {"cohere": 5e5, "cohere2": 1e4}
-_BESIDE = ("attention", ModuleConfig("mlp", beside=True, same_norm=True))
+_BESIDE: tuple[ModuleName | ModuleConfig, ...] = (
+    "attention",
+    ModuleConfig("mlp", beside=True, same_norm=True),
+)
 
 
 def _plain_layers(fields: Fields) -> tuple[LayerConfig, ...]:
