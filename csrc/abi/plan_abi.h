@@ -35,7 +35,7 @@ constexpr int32_t kPlanMaxMatrices = 6;
 constexpr int32_t kPlanRotaries = 2;
 constexpr int32_t kPlanMaxUpdates = 4;
 constexpr int32_t kPlanBuffers = 19;
-constexpr int32_t kWeightRoles = 79;
+constexpr int32_t kWeightRoles = 93;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -169,12 +169,26 @@ enum class WeightRole : int32_t {
   kPostThirdNorm = 70,
   kFourthNorm = 71,
   kPostFourthNorm = 72,
-  kKvUp = 73,
-  kDeltaIn = 74,
-  kQkv = 75,
-  kGateUp = 76,
-  kDeltaBeta = 77,
-  kDeltaAlpha = 78,
+  kAltupNorm = 73,
+  kAltupRouter = 74,
+  kAltupPredict = 75,
+  kAltupCorrect = 76,
+  kAltupScale = 77,
+  kAltupIn1 = 78,
+  kAltupIn2 = 79,
+  kAltupIn3 = 80,
+  kAltupOut1 = 81,
+  kAltupOut2 = 82,
+  kAltupOut3 = 83,
+  kLaurelLeft = 84,
+  kLaurelRight = 85,
+  kLaurelNorm = 86,
+  kKvUp = 87,
+  kDeltaIn = 88,
+  kQkv = 89,
+  kGateUp = 90,
+  kDeltaBeta = 91,
+  kDeltaAlpha = 92,
 };
 
 enum class PlanHead : int32_t {

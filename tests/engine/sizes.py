@@ -128,6 +128,22 @@ ALPHA = {"rope_type": "dynamic", "rope_theta": 100.0, "alpha": 30.0, "factor": 1
 GROWING = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}
 EVEN = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}  # for codes
 SHARP = {"mscale": 1.0, "mscale_all_dim": 0.5}
+GEMMA3N: dict[str, Any] = {
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "sliding_window": 5,
+    "num_kv_shared_layers": 1,
+    "intermediate_size": [74, 74, 50],
+    "activation_sparsity_pattern": [0.9, 0.0, 0.5],
+    "laurel_rank": 9,
+    "altup_num_inputs": 3,
+    "hidden_size_per_layer_input": 10,
+    "vocab_size_per_layer_input": 90,  # of 97: the others have the first one's numbers
+    "final_logit_softcapping": 3.0,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+    },
+}
 GEMMA4: dict[str, Any] = {
     "head_dim": 12,
     "global_head_dim": 16,

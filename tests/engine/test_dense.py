@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
-from monolane.errors import CheckpointError, ConfigError
+from monolane.errors import BackendError, CheckpointError, ConfigError
 from monolane.model import (
     Checkpoint,
     Quantization,
@@ -29,6 +29,7 @@ from .sizes import (
     DELTA,
     ERNIE_MOE,
     EVEN,
+    GEMMA3N,
     GEMMA4,
     GLM_MOE,
     GROWING,
@@ -301,6 +302,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "Gemma 3n": ("Gemma3n", ODD | GEMMA3N),
+    "Gemma 3n, two streams, unscaled, tied": (
+        "Gemma3n",
+        ODD
+        | GEMMA3N
+        | {"altup_num_inputs": 2, "altup_correct_scale": False, "tie_word_embeddings": True}
+        | {"num_kv_shared_layers": 0, "intermediate_size": 74},
+    ),
     "Gemma 4": ("Gemma4", ODD | GEMMA4 | {"attention_k_eq_v": True, "sliding_window": 9}),
     "Gemma 4, mixtures": (
         "Gemma4",
@@ -323,6 +332,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+
+
+# What reference alone computes, and the field by which the others refuse it.
+ALONE = {case: "altup" for case in CASES if case.startswith("Gemma 3n")}
+PLACES = [
+    pytest.param(case, backend, id=f"{backend}-{case}")
+    for backend in ("reference", "cpu")
+    for case in CASES
+    if backend == "reference" or case not in ALONE
+]
 
 
 @dataclass(frozen=True)
@@ -353,7 +372,7 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
         "eos_token_id": 2,
         "pad_token_id": None,
     }
-    apart = ("Gemma3", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")
+    apart = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")
     kinds = {kind: f"{kind}Text" for kind in apart}
     config = getattr(transformers, f"{kinds.get(kind, kind)}Config")(**fields | changes)
     config._experts_implementation = "eager"  # others want sizes that are multiples
@@ -438,8 +457,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Theirs]:
     return make
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize(("case", "backend"), PLACES)
 def test_logits_and_tokens_are_those_of_transformers(
     case: str, backend: str, theirs: Callable[[str], Theirs]
 ) -> None:
@@ -460,6 +478,33 @@ def test_logits_and_tokens_are_those_of_transformers(
     assert np.abs(np.concatenate([*begin, *by_token]) - it.logits).max() < bound
     assert it.logits.std() > 0.5  # logits near zero would agree whatever the model did
     assert list(answer.token_ids) == it.tokens
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_what_reference_alone_computes_is_refused_by_its_name(
+    case: str, theirs: Callable[[str], Theirs]
+) -> None:
+    with pytest.raises(BackendError, match=f"^{ALONE[case]}: the cpu backend does not compute it"):
+        Engine.load(theirs(case).folder, "cpu", "float32")
+
+
+def test_gemma3n_is_read_out_of_a_model_that_sees_and_hears(
+    theirs: Callable[[str], Theirs], tmp_path: Path
+) -> None:
+    """Its towers ask for a library of pictures: here are the text's tensors under their names."""
+    it = theirs("Gemma 3n")
+    text = json.loads((it.folder / "config.json").read_text())
+    whole = {"model_type": "gemma3n", "text_config": text, "tie_word_embeddings": False}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    renamed = {
+        name.replace("model.", "model.language_model.", 1): array
+        for name, array in load_file(it.folder / "model.safetensors").items()
+    }
+    towers = {f"model.{x}.weight": torch.ones(2) for x in ("vision_tower", "embed_audio")}
+    save_file(renamed | towers, tmp_path / "model.safetensors", {"format": "pt"})
+    with Engine.load(tmp_path, "reference", "float32") as engine:
+        found = engine.logits(it.ids.tolist())
+    assert np.abs(found - it.logits).max() < 1e-4 * it.logits.std()  # derived above
 
 
 @pytest.mark.parametrize("case", CASES)

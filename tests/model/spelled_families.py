@@ -25,6 +25,7 @@ NESTED = [
     "qwen3_vl",
     "mistral3",
     "llama4",
+    "gemma3n",
 ]  # with a tower
 HYBRIDS = [kind for kind in DENSE if kind.startswith(("qwen3_next", "qwen3_5"))]
 # Rotary pairs are neighbours.
@@ -44,6 +45,8 @@ def spelled(kind: str, **fields: Any) -> dict[str, Any]:
     """Return a config.json of a family: ``SIZES`` and ``fields``, where the family has them."""
     if kind.startswith("gemma4"):  # whose default is embeddings of each layer
         fields = {"hidden_size_per_layer_input": 0} | fields
+    if kind.startswith("gemma3n"):  # whose last layers read others' keys
+        fields = {"num_kv_shared_layers": 0} | fields
     if kind in (*HYBRIDS, "glm4", "glm4_moe"):  # whose default is a part of a head
         fields = {"partial_rotary_factor": 1.0} | fields
     if kind in NESTED:

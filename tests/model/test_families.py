@@ -120,6 +120,9 @@ EPSILONS = {  # of norms, where it is not 1e-6
 HYBRID = ("norm_offset", "qk_norm", "attention_gate", "delta")
 LLAMA4 = ("qk_norm", "norm_turned", "qk_unscaled", "attention_temperature", "experts")
 LLAMA4 = (*LLAMA4, "layers.chunked", "layers.rotary")
+GEMMA3N = ("local_rotary", "norm_after", "qk_norm", "query_scale", "value_norm", "activation")
+GEMMA3N = (*GEMMA3N, "embedding_scale", "altup", "logit_cap", "layers.rotary", "layers.modules")
+GEMMA3N = (*GEMMA3N, "operations.Laurel", "operations.PerLayer")
 FEATURES = {
     "llama": (),
     "mixtral": ("experts",),
@@ -170,6 +173,7 @@ FEATURES = {
         "rotary.amplitude",
     ),
     **dict.fromkeys(LATENT, ("latent", "experts")),
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), GEMMA3N),
     "kimi_linear": ("latent", "experts", "layers.rotary", "layers.modules", "operations.Kda"),
     "gemma3_text": (
         "local_rotary",

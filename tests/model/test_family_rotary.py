@@ -24,10 +24,10 @@ from .spelled_families import (
     spelled,
 )
 
+BY_KIND = ("gemma3", "gemma3_text", "gemma3n", "gemma3n_text")  # rotaries of each kind of layers
 
-@pytest.mark.parametrize(
-    "kind", [x for x in DENSE if x not in (*LATENT, "gemma3", "gemma3_text", "olmo3")]
-)
+
+@pytest.mark.parametrize("kind", [x for x in DENSE if x not in (*LATENT, *BY_KIND, "olmo3")])
 @pytest.mark.parametrize("newer", [False, True])
 @pytest.mark.parametrize(
     ("stretch", "expected"),

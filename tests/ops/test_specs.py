@@ -22,7 +22,9 @@ from monolane.ops import (
 )
 from monolane.ops.conv.spec import Conv
 from monolane.ops.kda.spec import Kda
+from monolane.ops.laurel.spec import Laurel
 from monolane.ops.per_layer.spec import PerLayer
+from monolane.ops.sparse_mlp.spec import SparseMlp
 
 ONE = Room(lanes=1, width=5, context=40, workers=3, group_lanes=1)
 TWO = Room(lanes=2, width=5, context=40, workers=3, group_lanes=1)
@@ -74,6 +76,8 @@ CASES: dict[str, tuple[Operation, Room]] = {
         ),
         ONE,
     ),
+    "laurel": (Laurel(rank=3), ONE),
+    "sparse_mlp": (SparseMlp(inner=14, sparsity=0.5, activation="gelu_tanh"), ONE),
     "mlp": (Mlp(inner=14, activation="gelu_tanh"), TWO),
     "conv": (Conv(channels=32, taps=4), ONE),
     "kda": (Kda(heads=3, width=4, kernel=4), ONE),
@@ -150,6 +154,8 @@ TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
         "shared_down": (1, 10, 13),
         "shared_expert_gate": (1, 10),
     },
+    "laurel": {"laurel_left": (1, 3, 10), "laurel_right": (1, 10, 3), "laurel_norm": (1, 10)},
+    "sparse_mlp": {"gate": (1, 14, 10), "up": (1, 14, 10), "down": (1, 10, 14)},
     "mlp": {"gate": (2, 7, 10), "up": (2, 7, 10), "down": (2, 10, 7)},
     "kda": {
         "q": (1, 12, 10),
@@ -205,6 +211,8 @@ BUFFERS: dict[str, dict[str, tuple[int, ...]]] = {
     },
     "delta": {"MIXED": (1, 5, 116), "HEADS": (1, 5, 42), "STATE": (2, 198)},
     "experts": {"ROUTED": (1, 5, 6), "HIDDEN": (1, 5, 35)},
+    "laurel": {},
+    "sparse_mlp": {},
     "mlp": {"HIDDEN": (2, 5, 7)},
     "kda": {"MIXED": (1, 5, 47), "LATENTS": (1, 5, 24), "HEADS": (1, 5, 12), "STATE": (3, 52)},
     "conv": {"MIXED": (1, 5, 96), "HEADS": (1, 5, 32), "STATE": (2, 48)},
@@ -301,6 +309,10 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "key_is_value": 0,
             "at_once": 12,
             "scale": 0.5,
+            "cap": 0.0,
+            "temperature": 0.0,
+            "temperature_context": 1,
+            "temperature_ahead": 0,
         }
     },
     "keys are values": {
@@ -379,6 +391,8 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "weigh_inputs": 0,
         }
     },
+    "laurel": {},
+    "sparse_mlp": {},
     "mlp": {"mlp": {"inner": 14, "activation": 1}},
     "kda": {"kda": {"heads": 3, "width": 4, "kernel": 4}},
     "conv": {"conv": {"channels": 32, "taps": 4, "parts": 2}},
@@ -392,6 +406,8 @@ PARAMETERS = {
     "latent": 1056,
     "delta": 1847,
     "experts": 2660,
+    "laurel": 70,
+    "sparse_mlp": 420,
     "mlp": 420,
     "kda": 849,
     "conv": 1408,

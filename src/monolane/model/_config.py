@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
 from monolane.errors import BackendError, ConfigError
+from monolane.model._altup import PLACES, AltUp
 from monolane.model._layer_config import LayerConfig, layer_features
 from monolane.model._matrix_columns import matrix_columns
 from monolane.model._module import Module
@@ -103,6 +104,7 @@ class ModelConfig:
     experts: Experts | None = feature(None)  # of the layers that are mixtures of experts
     embedding_scale: float = feature(1.0)  # of embedded tokens; a tied head reads rows unscaled
     residual_scale: float = feature(1.0)  # of what a stream gains from a module
+    altup: AltUp | None = feature(None)  # several streams, of which layers work on the first
     layer_scales: bool = feature(False)  # behind each layer the streams have a scale of its own
     logit_scale: float = feature(1.0)
     logit_cap: float | None = feature(None)  # c: logits, scaled, become c tanh(logit / c)
@@ -126,6 +128,7 @@ class ModelConfig:
         shared: Shapes = {}
         for operation in self.operations:
             shared |= operation.outer(self.hidden_size)
+        shared |= {} if self.altup is None else self.altup.outer(self.hidden_size)
         object.__setattr__(self, "shared_shapes", shared)
         self._check_latent()
         self._check_delta()
@@ -271,6 +274,9 @@ class ModelConfig:
         norms = norm * sum(x.norm_before + x.norm_after - x.same_norm for x in modules)
         norms += norm * sum(module.joint_norm for module in modules)
         norms += self.num_layers if self.layer_scales else 0
+        if self.altup is not None:
+            each = self.altup.tensors(d).values()
+            norms += self.num_layers * sum(math.prod(shape) for shape in each)
         layers = norms + sum(module.operation.parameters(d) for module in modules)
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
         layers += sum(math.prod(shape) for shape in self.shared_shapes.values())
@@ -476,6 +482,12 @@ class ModelConfig:
                 layer.check_keys_of(i, self.find(i, Attention), earlier)
             if layer.rotary == "local" and self.local_rotary is None:
                 raise ConfigError(f"layer {i}: rotary: expected local_rotary with a local layer")
+        places = {len(modules) for modules in self.modules}
+        if self.altup is not None and (places != {PLACES} or self.num_lanes > 1):
+            raise ConfigError(
+                f"altup: expected one lane, and layers of {PLACES} modules, got {self.num_lanes} "
+                f"and {', '.join(map(str, sorted(places)))}"
+            )
         if self.local_rotary is not None and self.local_rotary.style != self.rotary.style:
             raise ConfigError(
                 f"local_rotary: expected {self.rotary.style} pairs as in rotary, got "

@@ -110,6 +110,22 @@ class Role(StrEnum):
     POST_THIRD_NORM = "post_third_norm", Kind.NORM  # as ATTENTION_NORM
     FOURTH_NORM = "fourth_norm", Kind.NORM  # as ATTENTION_NORM
     POST_FOURTH_NORM = "post_fourth_norm", Kind.NORM  # as ATTENTION_NORM
+    # Of several streams, see model/_altup.py; the last ones are outside the layers.
+    ALTUP_NORM = "altup_norm", Kind.NORM  # [1, D]
+    ALTUP_ROUTER = "altup_router", Kind.KEPT  # [1, A, D]
+    ALTUP_PREDICT = "altup_predict", Kind.KEPT  # [1, A*A, A]
+    ALTUP_CORRECT = "altup_correct", Kind.KEPT  # [1, A, A]
+    ALTUP_SCALE = "altup_scale", Kind.VECTOR  # [1, D]
+    ALTUP_IN_1 = "altup_in_1", Kind.MATRIX  # [1, D, D]
+    ALTUP_IN_2 = "altup_in_2", Kind.MATRIX  # the same
+    ALTUP_IN_3 = "altup_in_3", Kind.MATRIX  # the same
+    ALTUP_OUT_1 = "altup_out_1", Kind.MATRIX  # the same
+    ALTUP_OUT_2 = "altup_out_2", Kind.MATRIX  # the same
+    ALTUP_OUT_3 = "altup_out_3", Kind.MATRIX  # the same
+    # Of a learned residual, see laurel/spec.py.
+    LAUREL_LEFT = "laurel_left", Kind.MATRIX  # [1, R, D]
+    LAUREL_RIGHT = "laurel_right", Kind.MATRIX  # [1, D, R]
+    LAUREL_NORM = "laurel_norm", Kind.NORM  # [1, D]
     # In files alone, see JOINED and PARTED.
     # [1, H*(n + v), R]: of each head the rows of K_UP, not turned, then of V_UP
     KV_UP = "kv_up", Kind.FLOATS

@@ -34,6 +34,7 @@ from monolane.model.families.exaone4 import EXAONE4
 from monolane.model.families.exaone_moe import EXAONE_MOE
 from monolane.model.families.gemma2 import GEMMA2
 from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
+from monolane.model.families.gemma3n import GEMMA3N, GEMMA3N_TEXT
 from monolane.model.families.gemma4 import GEMMA4, GEMMA4_TEXT
 from monolane.model.families.glm4 import GLM4
 from monolane.model.families.glm4_moe import GLM4_MOE
@@ -116,6 +117,8 @@ FAMILIES = (
     LLAMA4_TEXT,
     LLAMA4,
     KIMI_LINEAR,
+    GEMMA3N_TEXT,
+    GEMMA3N,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}
