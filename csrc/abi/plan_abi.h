@@ -31,11 +31,11 @@ constexpr int32_t kNever = -1;  // the delay of lanes that never exchange
 constexpr int32_t kPlanMaxWidth = 64;
 constexpr int32_t kPlanPromptWidth = 96;
 constexpr int32_t kPlanMixtureWidth = 256;
-constexpr int32_t kPlanMaxMatrices = 4;
+constexpr int32_t kPlanMaxMatrices = 6;
 constexpr int32_t kPlanRotaries = 2;
 constexpr int32_t kPlanMaxUpdates = 4;
 constexpr int32_t kPlanBuffers = 19;
-constexpr int32_t kWeightRoles = 68;
+constexpr int32_t kWeightRoles = 93;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -65,6 +65,10 @@ enum class PhaseKind : int32_t {
   kPerLayerInputs = 22,
   kPerLayerGate = 23,
   kPerLayerOut = 24,
+  kKdaIn = 25,
+  kKdaUp = 26,
+  kKda = 27,
+  kKdaOut = 28,
 };
 
 enum class PlanBuffer : int32_t {
@@ -141,25 +145,50 @@ enum class WeightRole : int32_t {
   kConvIn = 46,
   kConvTaps = 47,
   kConvOut = 48,
-  kPerLayerEmbedding = 49,
-  kPerLayerProjection = 50,
-  kPerLayerNorm = 51,
-  kPerLayerGate = 52,
-  kPerLayerOut = 53,
-  kLayerScale = 54,
-  kRouterNorm = 55,
-  kExpertScales = 56,
-  kJointNorm = 57,
-  kThirdNorm = 58,
-  kPostThirdNorm = 59,
-  kFourthNorm = 60,
-  kPostFourthNorm = 61,
-  kKvUp = 62,
-  kDeltaIn = 63,
-  kQkv = 64,
-  kGateUp = 65,
-  kDeltaBeta = 66,
-  kDeltaAlpha = 67,
+  kKdaDecayDown = 49,
+  kKdaDecayUp = 50,
+  kKdaGateDown = 51,
+  kKdaGateUp = 52,
+  kKdaBeta = 53,
+  kKdaQConv = 54,
+  kKdaKConv = 55,
+  kKdaVConv = 56,
+  kKdaDecay = 57,
+  kKdaStep = 58,
+  kKdaNorm = 59,
+  kPerLayerEmbedding = 60,
+  kPerLayerProjection = 61,
+  kPerLayerNorm = 62,
+  kPerLayerGate = 63,
+  kPerLayerOut = 64,
+  kLayerScale = 65,
+  kRouterNorm = 66,
+  kExpertScales = 67,
+  kJointNorm = 68,
+  kThirdNorm = 69,
+  kPostThirdNorm = 70,
+  kFourthNorm = 71,
+  kPostFourthNorm = 72,
+  kAltupNorm = 73,
+  kAltupRouter = 74,
+  kAltupPredict = 75,
+  kAltupCorrect = 76,
+  kAltupScale = 77,
+  kAltupIn1 = 78,
+  kAltupIn2 = 79,
+  kAltupIn3 = 80,
+  kAltupOut1 = 81,
+  kAltupOut2 = 82,
+  kAltupOut3 = 83,
+  kLaurelLeft = 84,
+  kLaurelRight = 85,
+  kLaurelNorm = 86,
+  kKvUp = 87,
+  kDeltaIn = 88,
+  kQkv = 89,
+  kGateUp = 90,
+  kDeltaBeta = 91,
+  kDeltaAlpha = 92,
 };
 
 enum class PlanHead : int32_t {
@@ -239,7 +268,11 @@ constexpr bool of_each(WeightRole role) {
   X(kConvOut, conv_out)                \
   X(kPerLayerInputs, per_layer_inputs) \
   X(kPerLayerGate, per_layer_gate)     \
-  X(kPerLayerOut, per_layer_out)
+  X(kPerLayerOut, per_layer_out)       \
+  X(kKdaIn, kda_in)                    \
+  X(kKdaUp, kda_up)                    \
+  X(kKda, kda)                         \
+  X(kKdaOut, kda_out)
 
 struct PlanShare {
   int32_t begin;  // first row
@@ -284,9 +317,9 @@ struct PlanPhase {
   int32_t num_updates;     // used entries of `updates`
   PlanUpdate updates[4];   // what joins the streams first, in order
   int32_t num_matrices;    // used entries of `matrices`
-  PlanMatrix matrices[4];  // used from the front
+  PlanMatrix matrices[6];  // used from the front
 };
-static_assert(sizeof(PlanPhase) == 164);
+static_assert(sizeof(PlanPhase) == 196);
 static_assert(offsetof(PlanPhase, kind) == 0);
 static_assert(offsetof(PlanPhase, layer) == 4);
 static_assert(offsetof(PlanPhase, module) == 8);
@@ -318,10 +351,12 @@ struct PlanAttention {
   int32_t splits;               // S: parts into which the keys of a KV head are cut
   int32_t keys_of;              // the layer whose cached keys and values it reads; -1: its own
   int32_t window;               // keys visible to a query, itself included; 0: all
+  int32_t chunked;              // 1: those of its own chunk of so many positions, up to it
   PlanRotary rotary;            // what turns queries and keys; kNone: nothing
   int32_t gate;                 // 1: of each head Q has rows of the query, then of a gate
   QkNorm qk_norm;               // what of Q and K is normed
   int32_t norm_turned;          // 1: heads are normed behind rotary, else before
+  int32_t qk_unscaled;          // 1: the norm of Q and K has no scales
   int32_t value_norm;           // 1: each head's values are normed, without scales
   int32_t key_is_value;         // 1: values are the keys, neither normed nor turned
   int32_t at_once;              // tokens whose attention to a chunk of keys is asked for at once
@@ -329,25 +364,29 @@ struct PlanAttention {
   float cap;                    // c: scores, scaled, become c tanh(score / c); 0: they stay
   float temperature;            // 0, or queries times 1 + it ln(1 + position / context)
   int32_t temperature_context;  // positions; the quotient is rounded down
+  int32_t temperature_ahead;    // added to a position first
 };
-static_assert(sizeof(PlanAttention) == 68);
+static_assert(sizeof(PlanAttention) == 80);
 static_assert(offsetof(PlanAttention, heads) == 0);
 static_assert(offsetof(PlanAttention, kv_heads) == 4);
 static_assert(offsetof(PlanAttention, head_dim) == 8);
 static_assert(offsetof(PlanAttention, splits) == 12);
 static_assert(offsetof(PlanAttention, keys_of) == 16);
 static_assert(offsetof(PlanAttention, window) == 20);
-static_assert(offsetof(PlanAttention, rotary) == 24);
-static_assert(offsetof(PlanAttention, gate) == 28);
-static_assert(offsetof(PlanAttention, qk_norm) == 32);
-static_assert(offsetof(PlanAttention, norm_turned) == 36);
-static_assert(offsetof(PlanAttention, value_norm) == 40);
-static_assert(offsetof(PlanAttention, key_is_value) == 44);
-static_assert(offsetof(PlanAttention, at_once) == 48);
-static_assert(offsetof(PlanAttention, scale) == 52);
-static_assert(offsetof(PlanAttention, cap) == 56);
-static_assert(offsetof(PlanAttention, temperature) == 60);
-static_assert(offsetof(PlanAttention, temperature_context) == 64);
+static_assert(offsetof(PlanAttention, chunked) == 24);
+static_assert(offsetof(PlanAttention, rotary) == 28);
+static_assert(offsetof(PlanAttention, gate) == 32);
+static_assert(offsetof(PlanAttention, qk_norm) == 36);
+static_assert(offsetof(PlanAttention, norm_turned) == 40);
+static_assert(offsetof(PlanAttention, qk_unscaled) == 44);
+static_assert(offsetof(PlanAttention, value_norm) == 48);
+static_assert(offsetof(PlanAttention, key_is_value) == 52);
+static_assert(offsetof(PlanAttention, at_once) == 56);
+static_assert(offsetof(PlanAttention, scale) == 60);
+static_assert(offsetof(PlanAttention, cap) == 64);
+static_assert(offsetof(PlanAttention, temperature) == 68);
+static_assert(offsetof(PlanAttention, temperature_context) == 72);
+static_assert(offsetof(PlanAttention, temperature_ahead) == 76);
 
 struct PlanLatent {
   int32_t rank;        // R: what of a cached key is its value; 0: values are cached
@@ -398,8 +437,9 @@ struct PlanExperts {
   int32_t group_best;         // experts whose scores, added up, count for their group
   float scale;                // of the weights of the chosen
   int32_t router_norm;        // 1: the router reads by a norm of its own
+  int32_t weigh_inputs;       // 1: weights are of what experts read, not of what they say
 };
-static_assert(sizeof(PlanExperts) == 48);
+static_assert(sizeof(PlanExperts) == 52);
 static_assert(offsetof(PlanExperts, count) == 0);
 static_assert(offsetof(PlanExperts, chosen) == 4);
 static_assert(offsetof(PlanExperts, inner) == 8);
@@ -412,6 +452,17 @@ static_assert(offsetof(PlanExperts, chosen_groups) == 32);
 static_assert(offsetof(PlanExperts, group_best) == 36);
 static_assert(offsetof(PlanExperts, scale) == 40);
 static_assert(offsetof(PlanExperts, router_norm) == 44);
+static_assert(offsetof(PlanExperts, weigh_inputs) == 48);
+
+struct PlanKda {
+  int32_t heads;   // U
+  int32_t width;   // d: of a head's query, key and value
+  int32_t kernel;  // C: tokens over which its channels are summed
+};
+static_assert(sizeof(PlanKda) == 12);
+static_assert(offsetof(PlanKda, heads) == 0);
+static_assert(offsetof(PlanKda, width) == 4);
+static_assert(offsetof(PlanKda, kernel) == 8);
 
 struct PlanMlp {
   int32_t inner;              // F, over all lanes
@@ -447,10 +498,11 @@ struct PlanModule {
   PlanConv conv;
   PlanDelta delta;
   PlanExperts experts;
+  PlanKda kda;
   PlanMlp mlp;
   PlanPerLayer per_layer;
 };
-static_assert(sizeof(PlanModule) == 236);
+static_assert(sizeof(PlanModule) == 264);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
@@ -462,12 +514,13 @@ static_assert(offsetof(PlanModule, stream_scale) == 28);
 static_assert(offsetof(PlanModule, scratch) == 32);
 static_assert(offsetof(PlanModule, state) == 36);
 static_assert(offsetof(PlanModule, attention) == 52);
-static_assert(offsetof(PlanModule, latent) == 120);
-static_assert(offsetof(PlanModule, conv) == 132);
-static_assert(offsetof(PlanModule, delta) == 144);
-static_assert(offsetof(PlanModule, experts) == 168);
-static_assert(offsetof(PlanModule, mlp) == 216);
-static_assert(offsetof(PlanModule, per_layer) == 224);
+static_assert(offsetof(PlanModule, latent) == 132);
+static_assert(offsetof(PlanModule, conv) == 144);
+static_assert(offsetof(PlanModule, delta) == 156);
+static_assert(offsetof(PlanModule, experts) == 180);
+static_assert(offsetof(PlanModule, kda) == 232);
+static_assert(offsetof(PlanModule, mlp) == 244);
+static_assert(offsetof(PlanModule, per_layer) == 252);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first
@@ -501,6 +554,7 @@ struct PlanHeader {
   int32_t final_norm_per_lane;  // the same of the last norm
   int32_t leader;               // 1: worker 0 chooses tokens; 0: every worker does, alike
   float norm_eps;               // of every norm
+  int32_t norm_centred;         // 1: norms of streams take off the mean first
   float embedding_scale;        // of embedded tokens
   float logit_scale;            // of logits
   float logit_cap;              // c: logits become c tanh(logit / c); 0: they do not
@@ -530,11 +584,12 @@ static_assert(offsetof(PlanHeader, norm_per_lane) == 68);
 static_assert(offsetof(PlanHeader, final_norm_per_lane) == 72);
 static_assert(offsetof(PlanHeader, leader) == 76);
 static_assert(offsetof(PlanHeader, norm_eps) == 80);
-static_assert(offsetof(PlanHeader, embedding_scale) == 84);
-static_assert(offsetof(PlanHeader, logit_scale) == 88);
-static_assert(offsetof(PlanHeader, logit_cap) == 92);
-static_assert(offsetof(PlanHeader, rotaries) == 96);
-static_assert(offsetof(PlanHeader, slots) == 120);
+static_assert(offsetof(PlanHeader, norm_centred) == 84);
+static_assert(offsetof(PlanHeader, embedding_scale) == 88);
+static_assert(offsetof(PlanHeader, logit_scale) == 92);
+static_assert(offsetof(PlanHeader, logit_cap) == 96);
+static_assert(offsetof(PlanHeader, rotaries) == 100);
+static_assert(offsetof(PlanHeader, slots) == 124);
 static_assert(offsetof(PlanHeader, sizes) == 200);
 
 }  // namespace monolane

@@ -39,6 +39,7 @@ class WeightCheck {
     if (m.delta.key_heads > 0) check(m.layer, m.delta);
     if (m.experts.count > 0) check(m.layer, m.experts);
     if (m.per_layer.inner > 0) check(m.per_layer);
+    if (m.kda.heads > 0) check(m.layer, m.kda);
     if (m.conv.channels > 0) {
       require(WeightRole::kConvTaps, m.layer, int64_t{m.conv.channels} * m.conv.taps);
     }
@@ -65,8 +66,11 @@ class WeightCheck {
     }
     if (a.qk_norm == QkNorm::kNone) return;
     const bool all = a.qk_norm == QkNorm::kAll;
-    require(WeightRole::kQNorm, layer, all ? queries : dim);
-    if (own_keys) require(WeightRole::kKNorm, layer, all ? keys : dim);
+    const auto scales = [&](WeightRole role, int64_t count) {
+      a.qk_unscaled ? allow(role, layer, count) : require(role, layer, count);
+    };
+    scales(WeightRole::kQNorm, all ? queries : dim);
+    if (own_keys) scales(WeightRole::kKNorm, all ? keys : dim);
   }
 
   void check(int layer, const PlanDelta& d) const {
@@ -75,6 +79,17 @@ class WeightCheck {
     require(WeightRole::kDeltaDecay, layer, d.value_heads);
     require(WeightRole::kDeltaStep, layer, d.value_heads);
     require(WeightRole::kDeltaNorm, layer, d.value);
+  }
+
+  void check(int layer, const PlanKda& k) const {
+    const int64_t columns = int64_t{k.heads} * k.width;
+    for (const WeightRole role :
+         {WeightRole::kKdaQConv, WeightRole::kKdaKConv, WeightRole::kKdaVConv}) {
+      require(role, layer, columns * k.kernel);
+    }
+    require(WeightRole::kKdaDecay, layer, k.heads);
+    require(WeightRole::kKdaStep, layer, columns);
+    require(WeightRole::kKdaNorm, layer, k.width);
   }
 
   void check(int layer, const PlanExperts& e) const {

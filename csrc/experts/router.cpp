@@ -63,20 +63,24 @@ void Router::choose_token(const float* logits, const float* correction, int32_t 
   const auto score = [&](int64_t e) {
     return by_sigmoid ? sigmoid(logits[e]) : std::exp(logits[e] - peak);
   };
+  float served = 0, all = 0;
+  // Of softmax a correction is of the shares of all experts; sigmoids are shares as they are.
+  if (!by_sigmoid && (correction != nullptr || !plan_.normalised)) {
+    for (int64_t e = 0; e < plan_.count; ++e) all += score(e);
+  }
+  const float whole = by_sigmoid ? 1.0f : all;
+  const bool by_scores = correction != nullptr || plan_.group_best > 1;
   for (int64_t e = 0; e < plan_.count; ++e) {
-    ranked_[e] = (by_sigmoid ? score(e) : logits[e]) + (correction == nullptr ? 0 : correction[e]);
+    ranked_[e] = by_scores ? score(e) / whole : logits[e];
+    if (correction != nullptr) ranked_[e] += correction[e];
   }
   if (plan_.chosen_groups < plan_.groups) leave_groups();
   int32_t* expert = expert_.data() + token * plan_.chosen;
   float* weight = weight_.data() + token * plan_.chosen;
   choose_ranked(expert);
-  float served = 0, all = 0;
   for (int64_t i = 0; i < plan_.chosen; ++i) served += weight[i] = score(expert[i]);
-  if (!plan_.normalised && !by_sigmoid) {
-    for (int64_t e = 0; e < plan_.count; ++e) all += score(e);
-  }
   // Sigmoids may all be zero. Beside other sums 1e-20 is none, in float32.
-  const float total = plan_.normalised ? served + 1e-20f : by_sigmoid ? 1.0f : all;
+  const float total = plan_.normalised ? served + 1e-20f : whole;
   for (int64_t i = 0; i < plan_.chosen; ++i) weight[i] = weight[i] / total * plan_.scale;
 }
 

@@ -16,6 +16,20 @@ MONOLANE_CLONES void scale_by(float* x, float scale, int64_t count) {
   for (int64_t i = 0; i < count; ++i) x[i] *= scale;
 }
 
+MONOLANE_CLONES void centre(const float* x, int64_t count, float* out) {
+  constexpr int64_t kStrands = 16;
+  float strands[kStrands] = {};
+  int64_t i = 0;
+  for (; i + kStrands <= count; i += kStrands) {
+    for (int64_t s = 0; s < kStrands; ++s) strands[s] += x[i + s];
+  }
+  for (; i < count; ++i) strands[i % kStrands] += x[i];
+  float sum = 0;
+  for (const float strand : strands) sum += strand;
+  const float mean = sum / static_cast<float>(count);
+  for (int64_t k = 0; k < count; ++k) out[k] = x[k] - mean;
+}
+
 MONOLANE_CLONES float dot(const float* x, const float* y, int64_t count) {
   constexpr int64_t kStrands = 16;
   float strands[kStrands] = {};

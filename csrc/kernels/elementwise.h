@@ -9,6 +9,9 @@ void add_to(float* x, const float* y, int64_t count);
 void add_scaled_to(float* x, const float* y, float scale, int64_t count);
 void scale_by(float* x, float scale, int64_t count);
 
+// out[i] = x[i] less the mean of x, which is summed in 16 strands; out may be x.
+void centre(const float* x, int64_t count, float* out);
+
 // The sum of x[i] * y[i], in 16 strands that are added up at last: the same bits everywhere.
 float dot(const float* x, const float* y, int64_t count);
 

@@ -30,7 +30,9 @@ void attend_group(Forward& f, Worker& w, const PlanPhase& phase, int64_t lane, i
   float* sums = Scratch(w).take(a.at_once * group * stride);  // of a chunk
   const auto end = [&](int64_t t) { return int64_t{f.pass.rows[t].position} + 1; };
   const auto begin = [&](int64_t t) {
-    return a.window > 0 ? std::max<int64_t>(0, end(t) - a.window) : 0;
+    if (a.window == 0) return int64_t{0};
+    if (a.chunked) return (end(t) - 1) / a.window * a.window;
+    return std::max<int64_t>(0, end(t) - a.window);
   };
   const auto out = [&](int64_t t) {
     return f.buffer(PlanBuffer::kAttention) +

@@ -1,12 +1,10 @@
 // What a worker does where a layer has a gated delta rule (ops/delta/spec.py) in place of
 // attention. Its products are shared out by rows, its steps by key heads: a part of what a sequence
 // keeps is the states of a key head's value heads. Such models have one lane, hence one group.
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "kernels/delta_step.h"
-#include "kernels/elementwise.h"
 #include "ops/operations.h"
 #include "ops/products.h"
 #include "ops/recurrent.h"
@@ -47,17 +45,6 @@ struct MixedRow {
   int64_t z, gates;      // where they begin
   int64_t columns;
 };
-
-constexpr float kLengthEps = 1e-6f;  // of a query's and a key's length, squared
-
-float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
-
-// log(1 + e^x), by the branch that cannot overflow.
-float softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x))); }
-
-void to_length(float* x, int64_t count, float length) {
-  scale_by(x, length / std::sqrt(dot(x, x, count) + kLengthEps), count);
-}
 
 // Puts what a key head's step takes of a row of the pass into out [channels, then gates].
 void read_inputs(const Forward& f, const PlanDelta& delta, int64_t head, int64_t row, float* out) {
@@ -103,7 +90,7 @@ void take_step(const Forward& f, const PlanPhase& phase, int64_t head, const Ste
     const int64_t value = place_of(module.delta, head, i);
     const float rate = softplus(gates[d.values + i] + layer.vector(WeightRole::kDeltaStep)[value]);
     const float keep = std::exp(-std::exp(layer.vector(WeightRole::kDeltaDecay)[value]) * rate);
-    delta_step(step.state + i * d.key * d.value, d.key, d.value, keep, sigmoid(gates[i]), q, k,
+    delta_step(step.state + i * d.key * d.value, d.key, d.value, &keep, 0, sigmoid(gates[i]), q, k,
                v + i * d.value, said);
     if (step.row >= 0) offer_head(f, phase, value, step.row, said);
   }

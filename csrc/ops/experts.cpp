@@ -89,8 +89,8 @@ void run_route(Forward& f, Worker& w, const PlanPhase& phase) {
     pack_normed();
   }
   if (const WeightRole norm = f.module(phase).norm; norm != WeightRole::kNone) {
-    f.kernels.rms_norm(w.x->as<float>(), h.hidden, f.weights.of(phase.layer).vector(norm),
-                       h.norm_eps, h.hidden, width, w.normed->as<float>(), h.hidden);
+    norm_stream(f, w.x->as<float>(), f.weights.of(phase.layer).vector(norm), width,
+                w.normed->as<float>());
   } else {
     std::memcpy(w.normed->as<float>(), w.x->as<float>(), floats(width * h.hidden));
   }
@@ -145,6 +145,9 @@ void run_expert_gate_up(Forward& f, Worker& w, const PlanPhase& phase) {
     add_bias(up, bias_of(layer.vector(WeightRole::kExpertUpBias), inner, expert, own.begin), width,
              count);
     for (const Router::Use& use : uses) {
+      // Products of what is read stand for it: so no input is packed anew for an expert.
+      if (e.weigh_inputs) scale_by(gate, use.weight, count);
+      if (e.weigh_inputs) scale_by(up, use.weight, count);
       const int64_t place = use.place * inner + own.begin;
       gate_up(gate, up, count, f.buffer(PlanBuffer::kHidden) + use.token * columns_of(e) + place);
       gate += count;
@@ -185,7 +188,7 @@ void run_expert_down(Forward& f, Worker& w, const PlanPhase& phase) {
     const float* biases = f.weights.of(phase.layer).vector(WeightRole::kExpertDownBias);
     add_bias(y, bias_of(biases, hidden, expert, own.begin), width, count);
     for (const Router::Use& use : uses) {
-      add_scaled_to(out + use.token * hidden, y, use.weight, count);
+      add_scaled_to(out + use.token * hidden, y, e.weigh_inputs ? 1.0f : use.weight, count);
       y += count;
     }
     if (stowed != nullptr) stowed->release(expert, ExpertCache::kOuter);

@@ -22,9 +22,8 @@ void offer_normed(Forward& f, const Worker& w) {
   for (int64_t lane = 0; lane < h.group_lanes; ++lane) {
     const int64_t owner = w.first_lane + lane, scale = h.final_norm_per_lane ? owner * hidden : 0;
     float* out = f.exchange.stream() + owner * h.max_width * hidden;
-    f.kernels.rms_norm(w.x->as<float>() + lane * width * hidden, hidden,
-                       f.weights.outer.vector(WeightRole::kFinalNorm) + scale, h.norm_eps, hidden,
-                       width, out, hidden);
+    norm_stream(f, w.x->as<float>() + lane * width * hidden,
+                f.weights.outer.vector(WeightRole::kFinalNorm) + scale, width, out);
     f.exchange.wrote(w.index, out, hidden, width, hidden, true);
   }
 }
@@ -69,8 +68,8 @@ void run_gather(Forward& f, Worker& w, const PlanPhase& phase) {
     const float* x = w.x->as<float>() + lane * width * hidden;
     if (h.head != PlanHead::kSum) {
       const int64_t scale = h.final_norm_per_lane ? (w.first_lane + lane) * hidden : 0;
-      f.kernels.rms_norm(x, hidden, f.weights.outer.vector(WeightRole::kFinalNorm) + scale,
-                         h.norm_eps, hidden, width, w.normed->as<float>(), hidden);
+      norm_stream(f, x, f.weights.outer.vector(WeightRole::kFinalNorm) + scale, width,
+                  w.normed->as<float>());
       x = w.normed->as<float>();
     }
     float* stream = f.exchange.stream() + (w.first_lane + lane) * h.max_width * hidden + from;
@@ -106,9 +105,8 @@ void run_head(Forward& f, Worker& w, const PlanPhase& phase) {
         continue;
       }
       const int64_t scale = h.final_norm_per_lane ? owner * hidden : 0;
-      f.kernels.rms_norm(w.x->as<float>() + (lane * f.pass.width + t) * hidden, hidden,
-                         f.weights.outer.vector(WeightRole::kFinalNorm) + scale, h.norm_eps, hidden,
-                         1, row, hidden);
+      norm_stream(f, w.x->as<float>() + (lane * f.pass.width + t) * hidden,
+                  f.weights.outer.vector(WeightRole::kFinalNorm) + scale, 1, row);
     }
     pack(f, w, phase, normed, part.columns, 0, wanted);
     const OwnRows& matrix = rows(f, w, phase, 0);
@@ -131,8 +129,7 @@ void merge_lanes(const Forward& f, int64_t t, float* out) {
               : add_to(out, stream, hidden);
   }
   if (h.head == PlanHead::kSum && f.plan.shared_head()) {
-    f.kernels.rms_norm(out, hidden, f.weights.outer.vector(WeightRole::kFinalNorm), h.norm_eps,
-                       hidden, 1, out, hidden);
+    norm_stream(f, out, f.weights.outer.vector(WeightRole::kFinalNorm), 1, out);
   } else if (h.lanes > 1) {
     scale_by(out, 1.0f / static_cast<float>(h.lanes), hidden);
   }

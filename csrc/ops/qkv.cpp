@@ -17,7 +17,7 @@ namespace {
 // Multiplies queries of row t by what grows with their position.
 void temper(const Forward& f, const PlanAttention& a, int64_t t, float* y, int64_t count) {
   if (a.temperature == 0.0f) return;
-  const double steps = f.pass.rows[t].position / a.temperature_context;
+  const double steps = (f.pass.rows[t].position + a.temperature_ahead) / a.temperature_context;
   scale_by(y, static_cast<float>(1.0 + double{a.temperature} * std::log1p(steps)), count);
 }
 

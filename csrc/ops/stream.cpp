@@ -34,7 +34,7 @@ void norm(Forward& f, const PlanModule& module, WeightRole role, int64_t own_lan
   const PlanHeader& h = f.plan.header;
   const float* scale = f.weights.of(module.layer).vector(role);
   if (h.norm_per_lane) scale += own_lane * h.hidden;
-  f.kernels.rms_norm(gain, h.hidden, scale, h.norm_eps, h.hidden, 1, gain, h.hidden);
+  norm_stream(f, gain, scale, 1, gain);
 }
 
 // x += reduce(outputs of a module) of one token and lane. `held` [D] keeps what joins the stream
@@ -69,6 +69,16 @@ void join(Forward& f, Worker& w, const PlanUpdate& update, int64_t own_lane, int
 
 }  // namespace
 
+void norm_stream(const Forward& f, const float* x, const float* scale, int64_t width, float* out) {
+  const PlanHeader& h = f.plan.header;
+  const int64_t hidden = h.hidden;
+  if (h.norm_centred) {
+    for (int64_t t = 0; t < width; ++t) centre(x + t * hidden, hidden, out + t * hidden);
+    x = out;
+  }
+  f.kernels.rms_norm(x, hidden, scale, h.norm_eps, hidden, width, out, hidden);
+}
+
 void update(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = f.plan.header;
   // Token by token, so that what all lanes said of it comes from far once for the group's lanes.
@@ -92,7 +102,7 @@ void read_stream(Forward& f, Worker& w, const PlanPhase& phase) {
     if (scale != nullptr) {
       const float* lane_scale = scale + (h.norm_per_lane ? (w.first_lane + lane) * hidden : 0);
       float* normed = w.normed->as<float>();
-      f.kernels.rms_norm(x, hidden, lane_scale, h.norm_eps, hidden, width, normed, hidden);
+      norm_stream(f, x, lane_scale, width, normed);
       x = normed;
     }
     pack(f, w, phase, x, hidden, lane, width);

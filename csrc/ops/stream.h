@@ -12,6 +12,9 @@ namespace monolane {
 // told in src/monolane/model/_reduce.py.
 void update(Forward& f, Worker& w, const PlanPhase& phase);
 
+// Norms `width` tokens of a stream [T, D] by the plan's norm; `out` may be `x`.
+void norm_stream(const Forward& f, const float* x, const float* scale, int64_t width, float* out);
+
 // Packs what a phase's module reads: the streams of the group's lanes, normed if it norms them.
 void read_stream(Forward& f, Worker& w, const PlanPhase& phase);
 

@@ -89,6 +89,10 @@ CASES = {
     "a gate on what all share": config_of(
         Experts(6, 2, 52, False, shared=28, shared_expert_gate=True), qkv_bias=True
     ),
+    "weights of what experts read": config_of(
+        Experts(6, 2, 52, False, scores="sigmoid", shared=28, weigh_inputs=True)
+    ),
+    "shares, corrected": config_of(Experts(7, 3, 52, False, corrected=True)),
     "no norm before": config_of(Experts(4, 2, 52, True), norm_before=False, norm_after=True),
 }
 
@@ -235,6 +239,7 @@ def test_experts_of_a_layer_are_stored_in_one_way(tmp_path: Any) -> None:
         ((4, 5, 8, True), "experts: expected 1 to 4 chosen for a token"),
         ((4, 0, 8, True), "experts: expected 1 to 4 chosen for a token"),
         ((4, 2, 8, True, *DEFAULTS, 0, True), "experts: expected a shared width of 1 and more"),
+        ((4, 2, 8, True, False, "softmax", False, 2, 1, 2), "experts: expected scores by sigmoid"),
     ],
 )
 def test_sizes_that_make_no_sense(values: Any, message: str) -> None:

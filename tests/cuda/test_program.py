@@ -22,6 +22,7 @@ from monolane.cuda._race_check import faults, prove
 from monolane.errors import BackendError, ConfigError
 from monolane.model import (
     NOW,
+    AltUp,
     Delta,
     Experts,
     Head,
@@ -36,6 +37,8 @@ from monolane.model import (
     YarnScaling,
     parse_config,
 )
+from monolane.ops.conv.spec import Conv
+from monolane.ops.laurel.spec import Laurel
 from monolane.plan import (
     Buffer,
     Choice,
@@ -251,11 +254,24 @@ def test_a_plan_that_breaks_its_own_rules_is_not_compiled() -> None:
         specialisation(replace(layout, plan=replace(layout.plan, phases=tuple(phases))))
 
 
+ALTUP = {
+    "altup": AltUp(2),
+    "num_lanes": 1,
+    "layers": (
+        LayerConfig(
+            NOW, NOW, modules=("attention", "mlp", Laurel(rank=2), Conv(channels=4, taps=2))
+        ),
+    ),
+}
 REFUSED: dict[str, dict[str, Any]] = {
     "qk_norm": {"qk_norm": QkNorm.ALL, "num_lanes": 1},
     "norm_before": {"norm_before": False, "norm_after": True},
     "norm_after": {"norm_after": True},
     "norm_offset": {"norm_offset": 1.0},
+    "norm_centred": {"norm_centred": True},
+    "altup": ALTUP,
+    "value_norm": {"value_norm": True},
+    "layer_scales": {"layer_scales": True},
     "activation": {"activation": "gelu_tanh"},
     "embedding_scale": {"embedding_scale": 2.0},
     "residual_scale": {"residual_scale": 0.5},
@@ -264,6 +280,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "out_bias": {"out_bias": True, "num_lanes": 1},
     "attention_sinks": {"attention_sinks": True},
     "norm_turned": {"norm_turned": True, "qk_norm": QkNorm.HEAD},
+    "qk_unscaled": {"qk_unscaled": True, "qk_norm": QkNorm.HEAD},
     "attention_temperature": {"attention_temperature": Temperature(0.1, 16)},
     "score_cap": {"score_cap": 50.0},
     "value_norm": {"value_norm": True},
@@ -334,6 +351,7 @@ def test_every_field_is_computed_or_refused() -> None:
     [
         ("olmo2", "norm_before"),
         ("gemma3_text", "local_rotary"),
+        ("gemma3n_text", "local_rotary"),
         ("gemma4_text", "local_rotary"),
         ("gpt_oss", "out_bias"),
         ("llama", "out_bias"),
@@ -356,6 +374,11 @@ def test_every_field_is_computed_or_refused() -> None:
         ("glm4", "norm_after"),
         ("glm4_moe", "experts"),
         ("minimax_m2", "qk_norm"),
+        ("cohere", "norm_centred"),
+        ("cohere2", "norm_centred"),
+        ("ernie4_5_moe", "experts"),
+        ("llama4_text", "norm_turned"),
+        ("kimi_linear", "latent"),
         ("deepseek_v2", "latent"),
         ("deepseek_v3", "latent"),
     ],
@@ -370,6 +393,7 @@ def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:
         "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
         "granite": {"residual_multiplier": 0.5},
         "hunyuan_v1_moe": {"num_experts": 4},
+        "gemma3n_text": {"num_kv_shared_layers": 0},
     }
     config = parse_config(said | own.get(kind, {}))
     with pytest.raises(BackendError, match=f"^{name}: the cuda backend does not compute it"):

@@ -16,7 +16,9 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
     """
     # Where layers differ, Transformers warns of a size that is said of all of them.
     config.allow_global_per_layer_attribute_access = True
-    rope = config.rope_parameters
+    # Kimi Linear turns nothing, and its files say what Transformers has by default.
+    unturned = {"rope_type": "default", "rope_theta": 1e4}
+    rope = getattr(config, "rope_parameters", unturned)
     full = rope.get("full_attention", rope)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     said: dict[str, Any] = {
@@ -27,14 +29,15 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": config.num_key_value_heads,
         "attention.layer_norm_rms_epsilon": getattr(config, "rms_norm_eps", None)
-        or config.norm_eps,
+        or getattr(config, "norm_eps", None),
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
         "rope.freq_base": float(full["rope_theta"]),
     }
     if hasattr(config, "num_experts_per_tok"):
         routed = architecture in ("deepseek2", "glm4moe")
-        said["expert_count"] = config.n_routed_experts if routed else config.num_experts
+        local = "num_local_experts" if architecture == "llama4" else "num_experts"
+        said["expert_count"] = config.n_routed_experts if routed else getattr(config, local)
         said["expert_used_count"] = config.num_experts_per_tok
     if architecture in ("qwen2moe", "qwen3moe", "qwen3next", "qwen35moe", "exaone-moe"):
         said["expert_feed_forward_length"] = config.moe_intermediate_size
@@ -77,6 +80,31 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
             "leading_dense_block_count": config.first_k_dense_replace,
             "rope.scaling.type": "none",
         }
+    if architecture in ("command-r", "cohere2"):
+        said |= {
+            "attention.layer_norm_epsilon": config.layer_norm_eps,
+            "logit_scale": config.logit_scale,
+            "rope.scaling.type": "none",
+        }
+    if architecture == "cohere2":
+        said |= {"attention.sliding_window": config.sliding_window}
+        said |= {"vocab_size": config.vocab_size, "rope.dimension_count": head_dim}
+    if architecture == "ernie4_5-moe":
+        said |= {
+            "expert_feed_forward_length": config.moe_intermediate_size,
+            "interleave_moe_layer_step": config.moe_layer_interval,
+            "leading_dense_block_count": config.moe_layer_start_index,
+            "expert_shared_count": config.moe_num_shared_experts,
+            "expert_shared_feed_forward_length": config.intermediate_size
+            // config.num_key_value_heads,
+        }
+    if architecture == "llama4":
+        said |= {
+            "feed_forward_length": config.intermediate_size_mlp,
+            "expert_feed_forward_length": config.intermediate_size,
+            "interleave_moe_layer_step": config.interleave_moe_layer_step,
+            "rope.dimension_count": head_dim,
+        }
     if architecture == "hunyuan-moe":
         said["expert_feed_forward_length"] = config.intermediate_size
         said["expert_shared_feed_forward_length"] = config.intermediate_size
@@ -113,6 +141,8 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         said |= latent_metadata(config, whole)
     if architecture in HYBRIDS:
         said |= delta_metadata(config, whole)
+    if architecture == "kimi-linear":
+        said |= kimi_metadata(config)
     if architecture == "gemma3":
         said["attention.sliding_window"] = config.sliding_window
         said["rope.freq_base_swa"] = rope["sliding_attention"]["rope_theta"]
@@ -202,6 +232,27 @@ def latent_metadata(config: Any, whole: bool) -> dict[str, Any]:
     return said
 
 
+def kimi_metadata(config: Any) -> dict[str, Any]:
+    """What the converter says of Kimi's delta rule, of latent attention and of the mixtures."""
+    kinds, turned = config.layer_types, config.qk_rope_head_dim
+    return {
+        "attention.head_count_kv": [int(kind == "full_attention") for kind in kinds],
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "kda.head_dim": config.linear_head_dim,
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "rope.dimension_count": turned,
+        "attention.key_length": config.kv_lora_rank + turned,
+        "attention.key_length_mla": config.qk_nope_head_dim + turned,
+        "attention.value_length_mla": config.v_head_dim,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_count": config.n_shared_experts,
+        "leading_dense_block_count": config.mlp_layer_types.count("dense"),
+        "expert_weights_scale": config.routed_scaling_factor,
+        "expert_gating_func": 2,
+        "expert_count": config.num_local_experts,
+    }
+
+
 def delta_metadata(config: Any, whole: bool) -> dict[str, Any]:
     """What the converter says of gated delta rules, and of gated attention."""
     part = config.rope_parameters["partial_rotary_factor"]
@@ -264,6 +315,15 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
         if name.endswith("in_proj_qkvz.weight"):
             found |= delta_inputs(name, array, config, whole)
             continue
+        if architecture == "kimi-linear":
+            name = name.replace(".forget_gate.", ".")
+            if ".self_attn.conv1d." in name:
+                block, parts = f"blk.{name.split('.')[2]}", np.split(array, 3)
+                named = zip("qkv", parts, strict=True)
+                found |= {f"{block}.ssm_conv1d_{x}.weight": y[None] for x, y in named}
+                continue
+            if name.endswith(("A_log", "dt_bias")):
+                name, array = delta_tensor(name, array)
         if ".linear_attn." in name:
             if architecture.startswith("qwen35"):
                 array = tiled(name, array, config)
@@ -275,7 +335,9 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
             found |= split_ups(name, array, config)
             continue
         name = name.replace("e_score_correction_bias", "e_score_correction.bias")
-        name = name.replace(".gate.wg.", ".gate.")
+        name = name.replace(".gate.wg.", ".gate.").replace(".gate.moe_statics.", ".moe_statics.")
+        if architecture == "llama4" and ".feed_forward.experts." in name:
+            array = np.ascontiguousarray(array.swapaxes(1, 2))
         name = name.replace(".expert_bias", ".expert_bias.bias")
         if name.endswith("router.scale"):
             found[f"blk.{name.split('.')[2]}.ffn_gate_inp.scale"] = array
@@ -301,7 +363,7 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
         half = config.per_layer_config[config.layer_types.index("full_attention")].head_dim // 2
         turning = np.arange(half) < int(half * pairs)
         found["rope_freqs.weight"] = np.where(turning, 1.0, 1e30).astype(np.float32)
-    if config.rope_parameters.get("rope_type") == "llama3":
+    if getattr(config, "rope_parameters", {}).get("rope_type") == "llama3":
         found["rope_freqs.weight"] = divisors(model)
     return found
 
@@ -381,7 +443,8 @@ def oss_tensors(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
 
 def divisors(model: Any) -> np.ndarray:
     """By how much each pair turns slower than without Llama 3's stretch."""
-    head_dim = model.config.hidden_size // model.config.num_attention_heads
+    plain_width = model.config.hidden_size // model.config.num_attention_heads
+    head_dim = getattr(model.config, "head_dim", None) or plain_width
     base = model.config.rope_parameters["rope_theta"]
     plain = base ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     return (plain / model.model.rotary_emb.inv_freq.double().numpy()).astype(np.float32)

@@ -30,6 +30,24 @@ CONVS: dict[str, Any] = {
     "block_auto_adjust_ff_dim": False,
 }
 MIXTURE = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 38}
+COMMAND = {"logit_scale": 0.7, "sliding_window": 9}
+ERNIE_MOE = {
+    "moe_num_experts": 7,
+    "moe_k": 3,
+    "moe_intermediate_size": 12,
+    "moe_num_shared_experts": 2,
+}
+LLAMA4: dict[str, Any] = {
+    "intermediate_size_mlp": 90,
+    "intermediate_size": 38,
+    "num_local_experts": 7,
+    "num_experts_per_tok": 3,
+    "interleave_moe_layer_step": 2,
+    "no_rope_layer_interval": 3,
+    "attention_chunk_size": 9,
+    "floor_scale": 8,
+    "attn_scale": 0.3,
+}
 GLM_MOE = {
     "n_routed_experts": 12,
     "num_experts_per_tok": 4,
@@ -72,6 +90,17 @@ DELTA: dict[str, Any] = {
     "linear_num_key_heads": 3,
     "linear_num_value_heads": 9,
 }
+# Kimi's delta rule, beside latent attention that does not turn.
+KIMI: dict[str, Any] = {
+    **{name: x for name, x in MLA.items() if name not in ("n_routed_experts", "q_lora_rank")},
+    "first_k_dense_replace": 1,
+    "num_local_experts": 12,
+    "rms_norm_eps": 1e-3,  # as above
+    "linear_head_dim": 11,
+    "linear_num_heads": 5,
+    "linear_conv_kernel_dim": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}
 # The same of Qwen3.5, whose dense models have no experts, and whose mixtures' weights add up to 1.
 HYBRID = {name: x for name, x in DELTA.items() if name not in (*MIXTURE, "norm_topk_prob")}
 HYBRID = {name: x for name, x in HYBRID.items() if name != "shared_expert_intermediate_size"}
@@ -99,6 +128,22 @@ ALPHA = {"rope_type": "dynamic", "rope_theta": 100.0, "alpha": 30.0, "factor": 1
 GROWING = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}
 EVEN = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}  # for codes
 SHARP = {"mscale": 1.0, "mscale_all_dim": 0.5}
+GEMMA3N: dict[str, Any] = {
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "sliding_window": 5,
+    "num_kv_shared_layers": 1,
+    "intermediate_size": [74, 74, 50],
+    "activation_sparsity_pattern": [0.9, 0.0, 0.5],
+    "laurel_rank": 9,
+    "altup_num_inputs": 3,
+    "hidden_size_per_layer_input": 10,
+    "vocab_size_per_layer_input": 90,  # of 97: the others have the first one's numbers
+    "final_logit_softcapping": 3.0,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+    },
+}
 GEMMA4: dict[str, Any] = {
     "head_dim": 12,
     "global_head_dim": 16,

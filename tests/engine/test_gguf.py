@@ -17,14 +17,18 @@ from monolane.model._gguf_types import GGML_TYPES
 from .converted import metadata, tensors
 from .sizes import (
     ALPHA,
+    COMMAND,
     CONVS,
     DELTA,
+    ERNIE_MOE,
     GEMMA4,
     GLM_MOE,
     GROWING,
     HYBRID,
     HYBRID_MOE,
+    KIMI,
     LLAMA3,
+    LLAMA4,
     LONG,
     LONGROPE,
     MIXTURE,
@@ -108,6 +112,22 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "Seed-OSS": ("SeedOss", "seed_oss", {"head_dim": 12}),
     "Ernie 4.5": ("Ernie4_5", "ernie4_5", {"head_dim": 12}),
+    "Ernie 4.5, mixtures": ("Ernie4_5_Moe", "ernie4_5-moe", ERNIE_MOE | {"head_dim": 12}),
+    "Command-R": ("Cohere", "command-r", {"logit_scale": 0.7, "tie_word_embeddings": True}),
+    "Command-R7B": (
+        "Cohere2",
+        "cohere2",
+        COMMAND | {"num_hidden_layers": 5, "tie_word_embeddings": True},
+    ),
+    # Whose chunks, and what grows by position, begin beyond its 40 tokens: files say nothing of it.
+    "Llama 4": (
+        "Llama4Text",
+        "llama4",
+        LLAMA4
+        | {"num_hidden_layers": 5, "head_dim": 12, "no_rope_layer_interval": 4}
+        | {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1}
+        | {"rope_parameters": LLAMA3},
+    ),
     "Phi-3": ("Phi3", "phi3", {"rope_parameters": PART, "sliding_window": None}),
     "GLM-4": ("Glm4", "glm4", {"head_dim": 12, "rope_parameters": PART, "attention_bias": True}),
     "GLM-4 without biases": (
@@ -149,6 +169,11 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "Qwen3.5": ("Qwen3_5Text", "qwen35", HYBRID | SECTIONS | {"vocab_size": VOCAB}),
     "Qwen3.5-MoE": ("Qwen3_5MoeText", "qwen35moe", HYBRID_MOE | {"vocab_size": VOCAB}),
     "Qwen3-VL": ("Qwen3", "qwen3vl", {"head_dim": 12}),  # whose text is a Qwen3's
+    "Kimi Linear": (
+        "KimiLinear",
+        "kimi-linear",
+        KIMI | {"vocab_size": VOCAB, "linear_num_heads": 6, "n_group": 1, "topk_group": 1},
+    ),
     "GLM-4.7-Flash": ("Glm4MoeLite", "deepseek2", LATENT | {"n_group": 1, "topk_group": 1}),
     "K-EXAONE": (
         "ExaoneMoe",

@@ -17,10 +17,20 @@ SIZES: dict[str, Any] = {
 LANES = {"num_lanes": 2, "broadcast_delay": 1}  # which dense families do not look at
 KINDS = [kind for family in FAMILIES for kind in family.model_types]
 DENSE = [kind for kind in KINDS if not kind.startswith("laneformer")]
-NESTED = ["gemma3", "gemma4", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "mistral3"]  # with a tower
+NESTED = [
+    "gemma3",
+    "gemma4",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_vl",
+    "mistral3",
+    "llama4",
+    "gemma3n",
+]  # with a tower
 HYBRIDS = [kind for kind in DENSE if kind.startswith(("qwen3_next", "qwen3_5"))]
-PAIRED = ["ernie4_5", "glm4"]  # rotary pairs are neighbours
-LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"]
+# Rotary pairs are neighbours.
+PAIRED = ["ernie4_5", "ernie4_5_moe", "glm4", "cohere", "cohere2", "llama4_text", "llama4"]
+LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "kimi_linear"]
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 4.0,
@@ -35,6 +45,8 @@ def spelled(kind: str, **fields: Any) -> dict[str, Any]:
     """Return a config.json of a family: ``SIZES`` and ``fields``, where the family has them."""
     if kind.startswith("gemma4"):  # whose default is embeddings of each layer
         fields = {"hidden_size_per_layer_input": 0} | fields
+    if kind.startswith("gemma3n"):  # whose last layers read others' keys
+        fields = {"num_kv_shared_layers": 0} | fields
     if kind in (*HYBRIDS, "glm4", "glm4_moe"):  # whose default is a part of a head
         fields = {"partial_rotary_factor": 1.0} | fields
     if kind in NESTED:

@@ -97,11 +97,12 @@ def test_features_that_an_executor_lacks_are_refused_by_name() -> None:
         biased.check_features("slide rule", "another")
 
 
+_OF_LAYERS = ("rotary", "sizes", "modules", "keys_of", "key_is_value", "chunked")
+
+
 def test_the_common_features_are_features() -> None:
     fields = {x.name for x in dataclasses.fields(ModelConfig) if x.metadata.get("feature")}
-    layers = {
-        f"layers.{name}" for name in ("rotary", "sizes", "modules", "keys_of", "key_is_value")
-    }
+    layers = {f"layers.{name}" for name in _OF_LAYERS}
     parts = layers | {"rotary.amplitude", "rotary.part"}
     assert set(COMMON_FEATURES) <= fields | parts
     assert len(set(COMMON_FEATURES)) == len(COMMON_FEATURES)

@@ -113,9 +113,16 @@ EPSILONS = {  # of norms, where it is not 1e-6
     **dict.fromkeys(("ernie4_5", "exaone4", "olmo3", "phi3", "glm4_moe"), 1e-5),
     **dict.fromkeys(("glm4_moe_lite", "exaone_moe", "ministral3", "mistral3"), 1e-5),
     **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), 1e-5),
+    **dict.fromkeys(("cohere", "cohere2", "ernie4_5_moe", "llama4", "llama4_text"), 1e-5),
+    "kimi_linear": 1e-5,
     "glm4": 1.5625e-7,
 }
 HYBRID = ("norm_offset", "qk_norm", "attention_gate", "delta")
+LLAMA4 = ("qk_norm", "norm_turned", "qk_unscaled", "attention_temperature", "experts")
+LLAMA4 = (*LLAMA4, "layers.chunked", "layers.rotary")
+GEMMA3N = ("local_rotary", "norm_after", "qk_norm", "query_scale", "value_norm", "activation")
+GEMMA3N = (*GEMMA3N, "embedding_scale", "altup", "logit_cap", "layers.rotary", "layers.modules")
+GEMMA3N = (*GEMMA3N, "operations.Laurel", "operations.PerLayer")
 FEATURES = {
     "llama": (),
     "mixtral": ("experts",),
@@ -142,6 +149,10 @@ FEATURES = {
     "granite": ("query_scale",),
     "seed_oss": ("qkv_bias",),
     "ernie4_5": (),
+    "ernie4_5_moe": ("experts",),
+    "cohere": ("norm_centred", "logit_scale", "layers.modules"),
+    "cohere2": ("norm_centred", "logit_scale", "layers.modules", "layers.rotary"),
+    **dict.fromkeys(("llama4", "llama4_text"), LLAMA4),
     "exaone4": ("norm_before", "norm_after", "qk_norm", "layers.rotary"),
     "olmo3": ("local_rotary", "norm_before", "norm_after", "qk_norm", "layers.rotary"),
     "phi3": (),
@@ -169,6 +180,8 @@ FEATURES = {
             *("embedding_scale", "layer_scales", "layers.rotary", "layers.sizes"),
         ),
     ),
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), GEMMA3N),
+    "kimi_linear": ("latent", "experts", "layers.rotary", "layers.modules", "operations.Kda"),
     "gemma3_text": (
         "local_rotary",
         "norm_offset",
@@ -271,7 +284,8 @@ def test_windows(fields: dict[str, Any], windows: list[int | None]) -> None:
 
 @pytest.mark.parametrize("kind", DENSE)
 def test_layer_types_that_are_none(kind: str) -> None:
-    for wrong in ("full_attention", ["full_attention"] * 2, ["chunked_attention"] * 3, [1, 2, 3]):
+    other = "sliding_attention" if kind.startswith("llama4") else "chunked_attention"
+    for wrong in ("full_attention", ["full_attention"] * 2, [other] * 3, [1, 2, 3]):
         with pytest.raises(ConfigError, match="layer_types: expected a list of 3 kinds"):
             parse_config(spelled(kind, layer_types=wrong))
 
@@ -295,6 +309,38 @@ def test_layers_with_states_are_those_that_are_named_or_all_but_every_fourth() -
     without = parse_config(layers | {"layer_types": ["full_attention"] * 8})
     assert without.delta is None
     assert round_trip(without) == without
+
+
+def test_gemma4_s_layers_are_named_with_any_zeros() -> None:
+    """Transformers writes "05" in a model of more than ten layers."""
+    kinds = (["sliding_attention"] * 5 + ["full_attention"]) * 2
+    said = {"num_hidden_layers": 12, "layer_types": kinds}
+    read = [
+        parse_config(spelled("gemma4_text", **said, per_layer_config=own))
+        for own in (
+            {"05": {"head_dim": 512}, "11": {"head_dim": 512}},
+            {"5": {"head_dim": 512}, "11": {"head_dim": 512}},
+        )
+    ]
+    assert read[0] == read[1]
+    assert [layer.head_dim for layer in read[0].layers] == ([None] * 5 + [512]) * 2
+
+
+def test_llama4_s_layers() -> None:
+    layers = SIZES | {"model_type": "llama4_text", "num_hidden_layers": 8}
+    config = parse_config(layers)
+    assert [layer.window for layer in config.layers] == [8192, 8192, 8192, None] * 2
+    assert [layer.rotary for layer in config.layers] == ["main", "main", "main", "none"] * 2
+    assert all(layer.experts for layer in config.layers)
+    # As the first folders have it.
+    old = layers | {"no_rope_layers": [], "attn_temperature_tuning": 4, "rope_theta": 500000.0}
+    assert parse_config(old) == config
+    every = parse_config(layers | {"interleave_moe_layer_step": 2, "attention_chunk_size": None})
+    assert [layer.experts for layer in every.layers] == [False, True] * 4
+    assert {layer.window for layer in every.layers} == {None}
+    plain = parse_config(layers | {"use_qk_norm": False, "attn_temperature_tuning": False})
+    assert (plain.qk_norm, plain.attention_temperature) == (None, None)
+    assert all(round_trip(x) == x for x in (config, every, plain))
 
 
 def test_lfm2_s_layers() -> None:

@@ -24,11 +24,11 @@ from .spelled_families import (
     spelled,
 )
 
+# Each kind of layers has a rotary of its own.
+BY_KIND = ("gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gemma4", "gemma4_text")
 
-@pytest.mark.parametrize(
-    "kind",
-    [x for x in DENSE if x not in (*LATENT, "olmo3") and not x.startswith(("gemma3", "gemma4"))],
-)
+
+@pytest.mark.parametrize("kind", [x for x in DENSE if x not in (*LATENT, *BY_KIND, "olmo3")])
 @pytest.mark.parametrize("newer", [False, True])
 @pytest.mark.parametrize(
     ("stretch", "expected"),

@@ -183,6 +183,7 @@ def test_a_vision_model_without_its_text_is_refused() -> None:
         ({"embedding_scale": 8.0}, "embedding_scale"),
         ({"query_scale": 0.5}, "query_scale"),
         ({"norm_offset": 1.0}, "norm_offset"),
+        ({"norm_centred": True}, "norm_centred"),
         ({"norm_turned": True, "qk_norm": QkNorm.HEAD}, "qk_norm"),
         ({"score_cap": 50.0}, "score_cap"),
         ({"attention_temperature": Temperature(0.1, 64)}, "attention_temperature"),

@@ -28,9 +28,19 @@ def test_scaling_keeps_short_waves_and_stretches_long_ones() -> None:
     assert ((scaled[between] < plain[between]) & (scaled[between] > plain[between] / 8)).all()
 
 
-def test_scaling_needs_a_band() -> None:
-    with pytest.raises(ConfigError, match="expected high_freq_factor above low_freq_factor"):
-        Llama3Scaling(8.0, 4.0, 4.0, 4096)
+def test_scaling_needs_factors_in_order() -> None:
+    with pytest.raises(ConfigError, match="expected high_freq_factor to be at least low_freq_fac"):
+        Llama3Scaling(8.0, 4.0, 3.0, 4096)
+
+
+def test_a_band_of_no_width_is_a_step() -> None:
+    """As Llama 4 has it."""
+    plain = Rotary(5e5).frequencies(64)
+    scaled = Rotary(5e5, scaling=Llama3Scaling(8.0, 1.0, 1.0, 4096)).frequencies(64)
+    long = 4096 * plain / (2 * math.pi) < 1
+    assert 0 < long.sum() < len(plain)
+    np.testing.assert_array_equal(scaled[~long], plain[~long])
+    np.testing.assert_array_equal(scaled[long], plain[long] / 8)
 
 
 def test_linear_scaling_stretches_all_waves() -> None:

@@ -21,7 +21,10 @@ from monolane.ops import (
     operations,
 )
 from monolane.ops.conv.spec import Conv
+from monolane.ops.kda.spec import Kda
+from monolane.ops.laurel.spec import Laurel
 from monolane.ops.per_layer.spec import PerLayer
+from monolane.ops.sparse_mlp.spec import SparseMlp
 
 ONE = Room(lanes=1, width=5, context=40, workers=3, group_lanes=1)
 TWO = Room(lanes=2, width=5, context=40, workers=3, group_lanes=1)
@@ -73,8 +76,11 @@ CASES: dict[str, tuple[Operation, Room]] = {
         ),
         ONE,
     ),
+    "laurel": (Laurel(rank=3), ONE),
+    "sparse_mlp": (SparseMlp(inner=14, sparsity=0.5, activation="gelu_tanh"), ONE),
     "mlp": (Mlp(inner=14, activation="gelu_tanh"), TWO),
     "conv": (Conv(channels=32, taps=4), ONE),
+    "kda": (Kda(heads=3, width=4, kernel=4), ONE),
     "per_layer": (PerLayer(inner=7, layers=3, rows=50, activation="gelu_tanh"), ONE),
 }
 TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
@@ -148,7 +154,26 @@ TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
         "shared_down": (1, 10, 13),
         "shared_expert_gate": (1, 10),
     },
+    "laurel": {"laurel_left": (1, 3, 10), "laurel_right": (1, 10, 3), "laurel_norm": (1, 10)},
+    "sparse_mlp": {"gate": (1, 14, 10), "up": (1, 14, 10), "down": (1, 10, 14)},
     "mlp": {"gate": (2, 7, 10), "up": (2, 7, 10), "down": (2, 10, 7)},
+    "kda": {
+        "q": (1, 12, 10),
+        "k": (1, 12, 10),
+        "v": (1, 12, 10),
+        "kda_decay_down": (1, 4, 10),
+        "kda_gate_down": (1, 4, 10),
+        "kda_beta": (1, 3, 10),
+        "kda_decay_up": (1, 12, 4),
+        "kda_gate_up": (1, 12, 4),
+        "kda_q_conv": (1, 12, 1, 4),
+        "kda_k_conv": (1, 12, 1, 4),
+        "kda_v_conv": (1, 12, 1, 4),
+        "kda_decay": (1, 1, 1, 3, 1),
+        "kda_step": (1, 12),
+        "kda_norm": (1, 4),
+        "o": (1, 10, 12),
+    },
     "conv": {"conv_in": (1, 96, 10), "conv_taps": (1, 32, 1, 4), "conv_out": (1, 10, 32)},
     "per_layer": {"per_layer_gate": (1, 7, 10), "per_layer_out": (1, 10, 7)},
 }
@@ -186,7 +211,10 @@ BUFFERS: dict[str, dict[str, tuple[int, ...]]] = {
     },
     "delta": {"MIXED": (1, 5, 116), "HEADS": (1, 5, 42), "STATE": (2, 198)},
     "experts": {"ROUTED": (1, 5, 6), "HIDDEN": (1, 5, 35)},
+    "laurel": {},
+    "sparse_mlp": {},
     "mlp": {"HIDDEN": (2, 5, 7)},
+    "kda": {"MIXED": (1, 5, 47), "LATENTS": (1, 5, 24), "HEADS": (1, 5, 12), "STATE": (3, 52)},
     "conv": {"MIXED": (1, 5, 96), "HEADS": (1, 5, 32), "STATE": (2, 48)},
     "per_layer": {"HIDDEN": (1, 5, 7), "PER_LAYER": (1, 5, 21)},
 }
@@ -199,6 +227,7 @@ SHARED_TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
 }
 STATES = {
     "delta": State(parts=2, numbers=105, inputs=37, before=3),
+    "kda": State(parts=3, numbers=16, inputs=17, before=3),
     "conv": State(parts=2, numbers=0, inputs=16, before=3),
 }
 # Floats, each piece rounded up to a cache line of 16.
@@ -209,6 +238,7 @@ SCRATCH = {
     "keys are values": 192,
     "latent": 384,
     "delta": 4848 + 112 + 32 + 16,
+    "kda": 2240 + 16 + 48,
     "conv": 2096,
     "per_layer": 32,
 }
@@ -221,10 +251,12 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "splits": 3,
             "keys_of": -1,
             "window": 7,
+            "chunked": 0,
             "rotary": 1,
             "gate": 0,
             "qk_norm": 2,
             "norm_turned": 0,
+            "qk_unscaled": 0,
             "value_norm": 0,
             "key_is_value": 0,
             "at_once": 12,
@@ -232,6 +264,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "cap": 0.0,
             "temperature": 0.0,
             "temperature_context": 1,
+            "temperature_ahead": 0,
         }
     },
     "gated": {
@@ -242,10 +275,12 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "splits": 3,
             "keys_of": -1,
             "window": 0,
+            "chunked": 0,
             "rotary": -1,
             "gate": 1,
             "qk_norm": 1,
             "norm_turned": 0,
+            "qk_unscaled": 0,
             "value_norm": 0,
             "key_is_value": 0,
             "at_once": 12,
@@ -253,6 +288,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "cap": 0.0,
             "temperature": 0.0,
             "temperature_context": 1,
+            "temperature_ahead": 0,
         }
     },
     "keys of layer 2": {
@@ -263,10 +299,12 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "splits": 3,
             "keys_of": 2,
             "window": 0,
+            "chunked": 0,
             "rotary": -1,
             "gate": 1,
             "qk_norm": 1,
             "norm_turned": 0,
+            "qk_unscaled": 0,
             "value_norm": 0,
             "key_is_value": 0,
             "at_once": 12,
@@ -274,6 +312,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "cap": 0.0,
             "temperature": 0.0,
             "temperature_context": 1,
+            "temperature_ahead": 0,
         }
     },
     "keys are values": {
@@ -284,10 +323,12 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "splits": 3,
             "keys_of": -1,
             "window": 0,
+            "chunked": 0,
             "rotary": -1,
             "gate": 1,
             "qk_norm": 1,
             "norm_turned": 0,
+            "qk_unscaled": 0,
             "value_norm": 1,
             "key_is_value": 1,
             "at_once": 12,
@@ -295,6 +336,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "cap": 0.0,
             "temperature": 0.0,
             "temperature_context": 1,
+            "temperature_ahead": 0,
         }
     },
     "latent": {
@@ -305,10 +347,12 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "splits": 3,
             "keys_of": -1,
             "window": 7,
+            "chunked": 0,
             "rotary": 0,
             "gate": 0,
             "qk_norm": 0,
             "norm_turned": 0,
+            "qk_unscaled": 0,
             "value_norm": 0,
             "key_is_value": 0,
             "at_once": 8,
@@ -316,6 +360,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "cap": 0.0,
             "temperature": 0.0,
             "temperature_context": 1,
+            "temperature_ahead": 0,
         },
         "latent": {"rank": 10, "query_rank": 9, "norm_eps": 1e-6},
     },
@@ -343,9 +388,13 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "group_best": 2,
             "scale": 2.5,
             "router_norm": 1,
+            "weigh_inputs": 0,
         }
     },
+    "laurel": {},
+    "sparse_mlp": {},
     "mlp": {"mlp": {"inner": 14, "activation": 1}},
+    "kda": {"kda": {"heads": 3, "width": 4, "kernel": 4}},
     "conv": {"conv": {"channels": 32, "taps": 4, "parts": 2}},
     "per_layer": {"per_layer": {"inner": 7, "layers": 3, "activation": 1}},
 }
@@ -357,7 +406,10 @@ PARAMETERS = {
     "latent": 1056,
     "delta": 1847,
     "experts": 2660,
+    "laurel": 70,
+    "sparse_mlp": 420,
     "mlp": 420,
+    "kda": 849,
     "conv": 1408,
     "per_layer": 140,
 }

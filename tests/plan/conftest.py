@@ -32,7 +32,9 @@ from monolane.model import (
     outer_roles,
     read_config,
 )
+from monolane.model._layer_config import ModuleName
 from monolane.ops.conv.spec import Conv
+from monolane.ops.kda.spec import Kda
 from monolane.ops.per_layer.spec import PerLayer
 from monolane.plan import Choice, DeviceDescription, cpu
 
@@ -63,6 +65,10 @@ def _config(**changes: Any) -> ModelConfig:
 def _per_layer(layers: int) -> ModuleConfig:
     operation = PerLayer(inner=7, layers=layers, rows=44, activation="gelu_tanh")
     return ModuleConfig(operation, norm_before=False, norm_after=True)
+
+
+def _same(name: ModuleName) -> ModuleConfig:
+    return ModuleConfig(name, beside=True, same_norm=True)
 
 
 def _latent(latent: Latent, **changes: Any) -> ModelConfig:
@@ -208,6 +214,14 @@ CONFIGS = {
             LayerConfig(NOW, NOW, modules=(Conv(channels=7, taps=4),)),
         ),
     ),
+    "kda": _latent(
+        Latent(rank=7, query_rank=None, plain=5, turned=2, value=4),
+        layers=(
+            LayerConfig(NOW, NOW, modules=(Kda(heads=3, width=5, kernel=4), "mlp")),
+            LayerConfig(NOW, NOW, rotary="none"),
+            LayerConfig(NOW, NOW, modules=(Kda(heads=2, width=7, kernel=2),)),
+        ),
+    ),
     "per_layer": _config(
         num_lanes=1,
         qk_norm=QkNorm.HEAD,
@@ -248,6 +262,32 @@ CONFIGS = {
         ),
         experts=Experts(6, 2, 9, normalised=True, shared=5, router_norm=True, each_scaled=True),
         delta=Delta(key_heads=2, value_heads=4, key=5, value=3, kernel=4),
+    ),
+    "one_norm_of_two": _config(
+        num_lanes=1,
+        norm_centred=True,
+        logit_scale=0.5,
+        layers=(
+            LayerConfig(NOW, NOW, 5, modules=("attention", _same("mlp"))),
+            LayerConfig(NOW, NOW, rotary="none", modules=("attention", _same("mlp"))),
+            LayerConfig(NOW, NOW, experts=True, modules=("attention", _same("experts"), "mlp")),
+        ),
+        experts=Experts(6, 2, 9, normalised=True, corrected=True),
+    ),
+    "centred_lanes": _config(norm_centred=True, norm_after=True),
+    "centred_sum": _config(norm_centred=True, head=Head.SUM),
+    "chunks": _config(
+        num_lanes=1,
+        qk_norm=QkNorm.HEAD,
+        qk_unscaled=True,
+        norm_turned=True,
+        attention_temperature=Temperature(0.5, 4, ahead=1, unturned_alone=True),
+        experts=Experts(5, 3, 14, False, scores="sigmoid", shared=6, weigh_inputs=True),
+        layers=(
+            replace(MIXTURE, window=5, chunked=True),
+            LayerConfig(NOW, NOW, rotary="none"),
+            LayerConfig(NOW, NOW, 3, chunked=True),
+        ),
     ),
     "shared_keys_of_lanes": _config(
         num_lanes=2,

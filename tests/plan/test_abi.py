@@ -91,6 +91,7 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
     arrays = to_arrays(build(named_config("laneformer-2b"), H200, "int8", context=2048))
     header = {name: arrays.header[name].tolist() for name in HEADER.dtype.names or ()}
     assert header.pop("norm_eps") == pytest.approx(1e-5)
+    assert header.pop("norm_centred") == 0
     lane = 64 * 3072  # of a pass, hidden
     both = zip(header.pop("slots"), header.pop("sizes"), strict=True)
     sizes = dict(zip(Buffer, both, strict=True))
@@ -139,8 +140,8 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
     )
     assert attention["post_norm"] == mlp["post_norm"] == -1
     scale = np.float32(96**-0.5)
-    sizes = (32, 16, 96, 8, -1, 2048, 0, 0, 0, 0, 0, 0, 12)
-    assert attention["attention"].tolist() == (*sizes, scale, 0, 0, 1)
+    sizes = (32, 16, 96, 8, -1, 2048, 0, 0, 0, 0, 0, 0, 0, 0, 12)
+    assert attention["attention"].tolist() == (*sizes, scale, 0, 0, 1, 0)
     assert attention["scratch"] == 12 * 2 * (96 + 2)  # whole cache lines
     assert mlp["mlp"].tolist() == (12288, 0)
     assert mlp["attention"]["heads"] == 0

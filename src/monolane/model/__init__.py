@@ -4,6 +4,9 @@ A leaf package: it imports no other. Executors read ``ModelConfig`` and ``Weight
 nothing of families, config.json or safetensors.
 """
 
+from monolane.model._altup import IN as ALTUP_IN
+from monolane.model._altup import OUT as ALTUP_OUT
+from monolane.model._altup import AltUp
 from monolane.model._atomic_folder import check_place, check_replaceable, folder_aside, writing
 from monolane.model._checkpoint import Checkpoint, find_shards, find_weights, write_checkpoint
 from monolane.model._config import Head, ModelConfig, WeightDtype
@@ -56,6 +59,7 @@ from monolane.model._tensors import (
     TensorSpec,
     lane_shape,
     layer_roles,
+    norm_read_by,
     outer_roles,
 )
 from monolane.model._unpack import write_unpacked
@@ -79,6 +83,8 @@ from monolane.ops import (
 
 __all__ = [
     "ACTIVATIONS",
+    "ALTUP_IN",
+    "ALTUP_OUT",
     "CACHE_DTYPES",
     "COMMON_FEATURES",
     "EXPERT_ROLES",
@@ -89,6 +95,7 @@ __all__ = [
     "NOW",
     "STORED",
     "Activation",
+    "AltUp",
     "Attention",
     "Blocks",
     "Checkpoint",
@@ -152,6 +159,7 @@ __all__ = [
     "lane_shape",
     "layer_roles",
     "matrix_formats",
+    "norm_read_by",
     "open_laneformer",
     "outer_roles",
     "parse_config",

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
 from monolane.errors import BackendError, ConfigError
+from monolane.model._altup import PLACES, AltUp
 from monolane.model._layer_config import LayerConfig, layer_features
 from monolane.model._matrix_columns import matrix_columns
 from monolane.model._module import Module
@@ -76,6 +77,7 @@ class ModelConfig:
     local_rotary: Rotary | None = feature(None)  # of the layers whose rotary is "local"
     norm_eps: float = 1e-5
     norm_offset: float = feature(0.0)  # added to every norm's scale, also of queries and keys
+    norm_centred: bool = feature(False)  # norms of streams take off the mean first (LayerNorm)
     norm_before: bool = feature(True)  # what a module reads is normed
     norm_after: bool = feature(False)  # what the stream gains from a module, reduced, is normed
     norm_scale_per_lane: bool = True  # RMSNorm scale [L, D]; otherwise [D], shared by the lanes
@@ -84,7 +86,9 @@ class ModelConfig:
     # Each query head has a score of its own in the softmax's denominator, which has no value.
     attention_sinks: bool = feature(False)
     qk_norm: QkNorm | None = feature(None)
-    norm_turned: bool = feature(False)  # heads are normed behind the rotary embedding, not before
+    # Heads are normed behind the rotary embedding, not before; in layers without one not at all.
+    norm_turned: bool = feature(False)
+    qk_unscaled: bool = feature(False)  # the norm of queries and keys has no scales
     attention_temperature: Temperature | None = feature(None)  # grows with a query's position
     # What each head gives is multiplied by sigmoids of a gate, which Q has rows for: of each head
     # those of the query, then as many of the gate.
@@ -100,6 +104,7 @@ class ModelConfig:
     experts: Experts | None = feature(None)  # of the layers that are mixtures of experts
     embedding_scale: float = feature(1.0)  # of embedded tokens; a tied head reads rows unscaled
     residual_scale: float = feature(1.0)  # of what a stream gains from a module
+    altup: AltUp | None = feature(None)  # several streams, of which layers work on the first
     layer_scales: bool = feature(False)  # behind each layer the streams have a scale of its own
     logit_scale: float = feature(1.0)
     logit_cap: float | None = feature(None)  # c: logits, scaled, become c tanh(logit / c)
@@ -123,6 +128,7 @@ class ModelConfig:
         shared: Shapes = {}
         for operation in self.operations:
             shared |= operation.outer(self.hidden_size)
+        shared |= {} if self.altup is None else self.altup.outer(self.hidden_size)
         object.__setattr__(self, "shared_shapes", shared)
         self._check_latent()
         self._check_delta()
@@ -202,13 +208,16 @@ class ModelConfig:
 
     def _modules(self, layer: LayerConfig) -> tuple[Module, ...]:
         head_dim = layer.head_dim or self.head_dim
+        unturned, temperature = layer.rotary == "none", self.attention_temperature
         attention = Attention(
             heads=layer.num_heads or self.num_heads,
             kv_heads=layer.num_kv_heads or self.num_kv_heads,
             head_dim=head_dim,
             window=layer.window,
+            chunked=layer.chunked,
             rotary=layer.rotary,
-            qk_norm=self.qk_norm,
+            qk_norm=None if self.norm_turned and unturned else self.qk_norm,
+            qk_unscaled=self.qk_unscaled,
             bias=self.qkv_bias,
             out_bias=self.out_bias,
             sinks=self.attention_sinks,
@@ -220,7 +229,7 @@ class ModelConfig:
             key_is_value=layer.key_is_value,
             cap=self.score_cap,
             norm_turned=self.norm_turned,
-            temperature=self.attention_temperature,
+            temperature=temperature if temperature and temperature.meets(unturned) else None,
         )
         inner = layer.intermediate_size or self.intermediate_size
         activation, experts = self.activation, self.experts
@@ -242,6 +251,7 @@ class ModelConfig:
                 norm_before=self.norm_before if x.norm_before is None else x.norm_before,
                 norm_after=self.norm_after if x.norm_after is None else x.norm_after,
                 beside=x.beside,
+                same_norm=x.same_norm and self.norm_before,
                 joint_norm=x.joint_norm,
                 held=place + 1 < len(layer.listed) and layer.listed[place + 1].joint_norm,
                 stream_scale=self.layer_scales and place == len(layer.listed) - 1,
@@ -261,9 +271,12 @@ class ModelConfig:
         norm = d * (lanes if self.norm_scale_per_lane else 1)
         final_norm = d * (lanes if self.final_norm_per_lane else 1)
         modules = [module for layer in self.modules for module in layer]
-        norms = norm * sum(module.norm_before + module.norm_after for module in modules)
+        norms = norm * sum(x.norm_before + x.norm_after - x.same_norm for x in modules)
         norms += norm * sum(module.joint_norm for module in modules)
         norms += self.num_layers if self.layer_scales else 0
+        if self.altup is not None:
+            each = self.altup.tensors(d).values()
+            norms += self.num_layers * sum(math.prod(shape) for shape in each)
         layers = norms + sum(module.operation.parameters(d) for module in modules)
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
         layers += sum(math.prod(shape) for shape in self.shared_shapes.values())
@@ -348,10 +361,11 @@ class ModelConfig:
                 "value_norm: expected false with a norm over all heads, or where attention is "
                 "latent: no family has both"
             )
-        if self.norm_turned and self.qk_norm is not QkNorm.HEAD:
-            raise ConfigError(
-                f"norm_turned: expected false without a norm of each head, got {self.qk_norm}"
-            )
+        for name in ("norm_turned", "qk_unscaled"):
+            if getattr(self, name) and self.qk_norm is not QkNorm.HEAD:
+                raise ConfigError(
+                    f"{name}: expected false without a norm of each head, got {self.qk_norm}"
+                )
         if not (self.norm_before or self.norm_after):
             raise ConfigError(
                 "norm_after: expected true where norm_before is false: a module without any norm "
@@ -460,12 +474,20 @@ class ModelConfig:
                 raise ConfigError(
                     f"layer {i}: window: expected None or 1 and more, got {layer.window}"
                 )
+            if layer.chunked and layer.window is None:
+                raise ConfigError(f"layer {i}: chunked: expected false without a window, got true")
 
             if layer.keys_of is not None:
                 earlier = self.find(layer.keys_of, Attention) if 0 <= layer.keys_of < i else None
                 layer.check_keys_of(i, self.find(i, Attention), earlier)
             if layer.rotary == "local" and self.local_rotary is None:
                 raise ConfigError(f"layer {i}: rotary: expected local_rotary with a local layer")
+        places = {len(modules) for modules in self.modules}
+        if self.altup is not None and (places != {PLACES} or self.num_lanes > 1):
+            raise ConfigError(
+                f"altup: expected one lane, and layers of {PLACES} modules, got {self.num_lanes} "
+                f"and {', '.join(map(str, sorted(places)))}"
+            )
         if self.local_rotary is not None and self.local_rotary.style != self.rotary.style:
             raise ConfigError(
                 f"local_rotary: expected {self.rotary.style} pairs as in rotary, got "

@@ -34,4 +34,7 @@ COMMON_FEATURES = (
     "norm_turned",
     "attention_temperature",
     "score_cap",
+    "norm_centred",
+    "qk_unscaled",
+    "layers.chunked",
 )

@@ -21,6 +21,7 @@ class ModuleConfig:
     norm_before: bool | None = None  # None: as the config says
     norm_after: bool | None = None
     beside: bool = False  # it reads what the module before it reads, without what that one says
+    same_norm: bool = False  # it reads by the norm of the one before it, beside which it is
     joint_norm: bool = False  # what it and the one before it say is added up, normed, and joins
 
     @property
@@ -31,7 +32,8 @@ class ModuleConfig:
     def __str__(self) -> str:
         norms = (("before", self.norm_before), ("after", self.norm_after))
         said = [f"norm_{where} {there}" for where, there in norms if there is not None]
-        said += [name for name in ("beside", "joint_norm") if getattr(self, name)]
+        flags = ("beside", "same_norm", "joint_norm")
+        said += [name for name in flags if getattr(self, name)]
         return f"{self.name} ({', '.join(said)})" if said else self.name
 
 
@@ -57,6 +59,9 @@ class LayerConfig:
     intermediate_size: int | None = None
     keys_of: int | None = None  # the earlier layer whose keys and values it reads; None: its own
     key_is_value: bool = False  # its values are what keys are before they are normed and turned
+    # Its window does not slide: positions are cut into chunks that long, and a query sees the keys
+    # of its own, itself included.
+    chunked: bool = False
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -101,7 +106,14 @@ class LayerConfig:
                 f"layer {i}: modules: expected a joint norm where a module is beside another, got "
                 f"{self.module_names}"
             )
-        if listed[0].beside:
+        norms = [x.norm_before for x in listed]
+        for own, before, x in zip(norms[1:], norms, listed[1:], strict=False):
+            if x.same_norm and (not x.beside or own is not None or before is not None):
+                raise ConfigError(
+                    f"layer {i}: modules: expected the same norm where a module is beside another "
+                    f"that is normed as the config says, got {self.module_names}"
+                )
+        if listed[0].beside or listed[0].same_norm:
             raise ConfigError(
                 f"layer {i}: modules: expected a first one that is beside no other, got "
                 f"{self.module_names}"
@@ -129,7 +141,7 @@ class LayerConfig:
                 f"layer {i}: keys_of: expected None where attention is latent, or where queries "
                 f"and keys of all heads are normed as one, got {self.keys_of}"
             )
-        for name in ("kv_heads", "head_dim", "window"):
+        for name in ("kv_heads", "head_dim", "window", "chunked"):
             if getattr(own, name) != getattr(earlier, name):
                 raise ConfigError(
                     f"layer {i}: keys_of: expected a layer of the same {name}, "
@@ -143,6 +155,8 @@ def layer_features(layers: Iterable[LayerConfig]) -> dict[str, str]:
     for layer in layers:
         if layer.rotary != "main":
             found.setdefault("layers.rotary", set()).add(layer.rotary)
+        if layer.chunked:
+            found.setdefault("layers.chunked", set()).add("true")
         if layer.modules:
             found.setdefault("layers.modules", set()).add(layer.module_names)
         for operation in layer.given:

@@ -25,3 +25,4 @@ class Module:
     held: bool = False
     joint_norm: bool = False  # the other way round: of it and the module before
     beside: bool = False  # it reads what the module before it reads: both join the streams after it
+    same_norm: bool = False  # by that one's norm: what both read is one and the same

@@ -54,9 +54,9 @@ class Llama3Scaling(RotaryScaling):
     original_context: int
 
     def __post_init__(self) -> None:
-        if self.high_frequency_factor <= self.low_frequency_factor:
+        if self.high_frequency_factor < self.low_frequency_factor:
             raise ConfigError(
-                "rotary scaling: expected high_freq_factor above low_freq_factor, got "
+                "rotary scaling: expected high_freq_factor to be at least low_freq_factor, got "
                 f"{self.high_frequency_factor} and {self.low_frequency_factor}"
             )
 
@@ -64,7 +64,8 @@ class Llama3Scaling(RotaryScaling):
         """Blend kept and stretched frequencies by the turns within the trained context."""
         turns = self.original_context * frequency / (2 * math.pi)
         low, high = self.low_frequency_factor, self.high_frequency_factor
-        keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
+        # Where the two are one, as in Llama 4, nothing lies between them.
+        keep = np.clip((turns - low) / (high - low), 0, 1) if high > low else turns > low
         return keep * frequency + (1 - keep) * frequency / self.factor
 
 

@@ -1,6 +1,6 @@
 """What tensors a checkpoint must hold: name in the file, shape in the file, place in the model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -8,6 +8,7 @@ from math import prod
 
 from monolane.errors import ConfigError
 from monolane.model._config import Head, ModelConfig
+from monolane.model._module import Module
 from monolane.model._quant_config import Quantization
 from monolane.ops import (
     EXPERT_ROLES,
@@ -89,17 +90,24 @@ def _layer_shapes(config: ModelConfig, layer: int) -> Shapes:
     norm = (lanes if config.norm_scale_per_lane else 1, d)
     shapes: Shapes = {}
     for module, (before, after) in zip(config.modules[layer], JOINING_NORMS, strict=False):
-        shapes |= {before: norm} if module.norm_before else {}
+        shapes |= {before: norm} if module.norm_before and not module.same_norm else {}
         shapes |= _module_shapes(module.operation, d, lanes)
         shapes |= {after: norm} if module.norm_after else {}
         shapes |= {Role.JOINT_NORM: norm} if module.joint_norm else {}
         shapes |= {Role.LAYER_SCALE: (1, 1)} if module.stream_scale else {}
-    return shapes
+    return shapes if config.altup is None else config.altup.tensors(d) | shapes
 
 
 @lru_cache(maxsize=256)
 def _module_shapes(operation: Operation, d: int, lanes: int) -> Shapes:
     return operation.tensors(d, lanes)
+
+
+def norm_read_by(modules: Sequence[Module], place: int) -> Role:
+    """Return the norm by which a module of a layer reads; some read by that of the one before."""
+    while modules[place].same_norm:
+        place -= 1
+    return JOINING_NORMS[place][0]
 
 
 @dataclass(frozen=True, slots=True)

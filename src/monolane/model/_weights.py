@@ -477,7 +477,7 @@ def _read_gguf(model: GgufModel, spec: TensorSpec, factors: frozenset[str]) -> "
         if spec.role not in EXPERT_ROLES:
             found = replace(found, factor=read_factors(model, spec.name, 1, factors)[0])
         return found.widened() if spec.role.kind is Kind.KEPT else found
-    if spec.role is not Role.DELTA_DECAY:
+    if spec.role not in (Role.DELTA_DECAY, Role.KDA_DECAY):
         return found
     # The converter writes -exp of it. Its logarithm is rounded once, to float32.
     rates = -found.astype(np.float64)
@@ -498,8 +498,12 @@ def _checked_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
     if spec.role in (Role.K_UP, Role.V_UP):
         shapes.append((spec.shape[0] * spec.shape[1], spec.shape[2]))
     # As a matrix of one row, or without its axis: llama.cpp's converters of several ages.
-    if spec.role is Role.SHARED_EXPERT_GATE:
+    if spec.role in (Role.SHARED_EXPERT_GATE, Role.ROUTER_CORRECTION):
         shapes.append((1, *spec.shape))
+    if spec.role in (Role.KDA_Q_CONV, Role.KDA_K_CONV, Role.KDA_V_CONV):
+        shapes.append((1, *spec.shape))  # as the converter has it; files of blocks lose the axis
+    if spec.role is Role.KDA_DECAY:
+        shapes.append(spec.shape[-2:])
     if spec.role in (Role.DELTA_CONV, Role.CONV_TAPS):  # without the axis of one in the middle
         shapes = [(spec.shape[0], spec.shape[2])]
     if found.shape not in shapes:

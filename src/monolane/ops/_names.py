@@ -83,6 +83,18 @@ class Role(StrEnum):
     CONV_IN = "conv_in", Kind.MATRIX  # [1, 3*C, D]
     CONV_TAPS = "conv_taps", Kind.VECTOR  # [1, C, 1, K]
     CONV_OUT = "conv_out", Kind.MATRIX  # [1, D, C]
+    # Of Kimi's delta rule, see kda/spec.py; Q, K, V [1, U*d, D] and O [1, D, U*d] are there too.
+    KDA_DECAY_DOWN = "kda_decay_down", Kind.KEPT  # [1, d, D]
+    KDA_DECAY_UP = "kda_decay_up", Kind.KEPT  # [1, U*d, d]
+    KDA_GATE_DOWN = "kda_gate_down", Kind.MATRIX  # [1, d, D]
+    KDA_GATE_UP = "kda_gate_up", Kind.MATRIX  # [1, U*d, d]
+    KDA_BETA = "kda_beta", Kind.KEPT  # [1, U, D]
+    KDA_Q_CONV = "kda_q_conv", Kind.VECTOR  # [1, U*d, 1, C]
+    KDA_K_CONV = "kda_k_conv", Kind.VECTOR  # the same
+    KDA_V_CONV = "kda_v_conv", Kind.VECTOR  # the same
+    KDA_DECAY = "kda_decay", Kind.VECTOR  # [1, 1, 1, U, 1]
+    KDA_STEP = "kda_step", Kind.VECTOR  # [1, U*d]
+    KDA_NORM = "kda_norm", Kind.VECTOR  # [1, d]; no offset is added to it
     # Of per-layer embeddings, see per_layer/spec.py; the first three are outside the layers.
     PER_LAYER_EMBEDDING = "per_layer_embedding", Kind.LOOKUP  # [V, N*P]
     PER_LAYER_PROJECTION = "per_layer_projection", Kind.MATRIX  # [1, N*P, D]
@@ -98,6 +110,22 @@ class Role(StrEnum):
     POST_THIRD_NORM = "post_third_norm", Kind.NORM  # as ATTENTION_NORM
     FOURTH_NORM = "fourth_norm", Kind.NORM  # as ATTENTION_NORM
     POST_FOURTH_NORM = "post_fourth_norm", Kind.NORM  # as ATTENTION_NORM
+    # Of several streams, see model/_altup.py; the last ones are outside the layers.
+    ALTUP_NORM = "altup_norm", Kind.NORM  # [1, D]
+    ALTUP_ROUTER = "altup_router", Kind.KEPT  # [1, A, D]
+    ALTUP_PREDICT = "altup_predict", Kind.KEPT  # [1, A*A, A]
+    ALTUP_CORRECT = "altup_correct", Kind.KEPT  # [1, A, A]
+    ALTUP_SCALE = "altup_scale", Kind.VECTOR  # [1, D]
+    ALTUP_IN_1 = "altup_in_1", Kind.MATRIX  # [1, D, D]
+    ALTUP_IN_2 = "altup_in_2", Kind.MATRIX  # the same
+    ALTUP_IN_3 = "altup_in_3", Kind.MATRIX  # the same
+    ALTUP_OUT_1 = "altup_out_1", Kind.MATRIX  # the same
+    ALTUP_OUT_2 = "altup_out_2", Kind.MATRIX  # the same
+    ALTUP_OUT_3 = "altup_out_3", Kind.MATRIX  # the same
+    # Of a learned residual, see laurel/spec.py.
+    LAUREL_LEFT = "laurel_left", Kind.MATRIX  # [1, R, D]
+    LAUREL_RIGHT = "laurel_right", Kind.MATRIX  # [1, D, R]
+    LAUREL_NORM = "laurel_norm", Kind.NORM  # [1, D]
     # In files alone, see JOINED and PARTED.
     # [1, H*(n + v), R]: of each head the rows of K_UP, not turned, then of V_UP
     KV_UP = "kv_up", Kind.FLOATS
@@ -143,7 +171,9 @@ class Buffer(IntEnum):
     LOGITS = 8  # [T, V], and candidates taken from them
     UNNORMED = 9  # [L, T, (H+K)/L*h]: products of Q, then of K, if NORM_QK norms them
     ROUTED = 10  # [1, T, E]: logits of a layer's router
-    LATENTS = 11  # [1, T, Q + R + r]: products of Q_DOWN, if there is one, then of KV_DOWN
+    # [1, T, Q + R + r]: products of Q_DOWN, if there is one, then of KV_DOWN; or those of
+    # KDA_DECAY_UP, then of KDA_GATE_UP
+    LATENTS = 11
     HEADS = 12  # [1, T, H*v]: what OUT reads where attention is latent, and DELTA_OUT
     QUERY_GATE = 13  # [L, T, H/L*h]: what OUT multiplies by, before its sigmoid
     MIXED = 14  # [1, T, channels + U*d_v + 2U]: products of DELTA_QKV, DELTA_Z and DELTA_GATES

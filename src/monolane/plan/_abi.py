@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane._structs import CPP, Field, Struct, declare_enum, members_of
-from monolane.model import JOINING_NORMS, Head, Role
+from monolane.model import JOINING_NORMS, Head, Role, norm_read_by
 from monolane.ops import (
     EXPERT_ROLES,
     MAX_WIDTH,
@@ -29,7 +29,7 @@ from monolane.plan._split import Scope, Share
 
 SCHEMA = 7
 NO_WAIT = -(1 << 31)
-MAX_MATRICES = 4
+MAX_MATRICES = 6
 HEADS = (Head.VOCAB_PARALLEL, Head.MEAN, Head.SUM, Head.CONCAT)
 ROTARY_STYLES = ("interleaved", "half")
 ROLES = tuple(Role)
@@ -73,6 +73,7 @@ HEADER = Struct(
         Field("final_norm_per_lane", "i32", "the same of the last norm"),
         Field("leader", "i32", "1: worker 0 chooses tokens; 0: every worker does, alike"),
         Field("norm_eps", "f32", "of every norm"),
+        Field("norm_centred", "i32", "1: norms of streams take off the mean first"),
         Field("embedding_scale", "f32", "of embedded tokens"),
         Field("logit_scale", "f32", "of logits"),
         Field("logit_cap", "f32", "c: logits become c tanh(logit / c); 0: they do not"),
@@ -214,6 +215,7 @@ def _header(plan: Plan, modules: int, tables: int) -> npt.NDArray[np.void]:
             "final_norm_per_lane": config.final_norm_per_lane,
             "leader": plan.device.choice is Choice.LEADER,
             "norm_eps": config.norm_eps,
+            "norm_centred": config.norm_centred,
             "embedding_scale": config.embedding_scale,
             "logit_scale": config.logit_scale,
             "logit_cap": config.logit_cap or 0.0,
@@ -230,14 +232,15 @@ def _header(plan: Plan, modules: int, tables: int) -> npt.NDArray[np.void]:
 
 
 def _module(plan: Plan, layer: int, place: int) -> Record:
-    before, after = JOINING_NORMS[place]
-    module = plan.config.modules[layer][place]
+    _, after = JOINING_NORMS[place]
+    modules = plan.config.modules[layer]
+    module = modules[place]
     operation = module.operation
     state = operation.state()
     values: Record = {
         "layer": layer,
         "output": OUTPUTS[place],
-        "norm": ROLES.index(before) if module.norm_before else -1,
+        "norm": ROLES.index(norm_read_by(modules, place)) if module.norm_before else -1,
         "post_norm": ROLES.index(after) if module.norm_after else -1,
         "held": module.held,
         "joint_norm": ROLES.index(Role.JOINT_NORM) if module.joint_norm else -1,

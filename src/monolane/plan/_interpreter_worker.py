@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monolane.model import COMMON_FEATURES, JOINING_NORMS, Kind, Role, Weights
+from monolane.model import COMMON_FEATURES, JOINING_NORMS, Kind, Role, Weights, norm_read_by
 from monolane.ops import Buffer
 from monolane.plan._interpreter_memory import Floats, SharedMemory, Where
 from monolane.plan._phase import OUTPUTS, Matrix, Phase, Update
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope
-from monolane.reference import linear, rms_norm, rotate
+from monolane.reference import linear, norm_stream, rotate
 
 
 class Run:
@@ -109,7 +109,7 @@ class Worker:
             if module.norm_after:
                 scale = self.run.layers[update.layer][role]
                 own = scale[lane : lane + 1] if len(scale) > 1 else scale
-                gain = rms_norm(gain[None], own, config.norm_eps)[0]
+                gain = self._normed(gain[None], own)[0]
             if module.held:
                 self.notes[f"held {lane}"] = gain
                 continue
@@ -117,7 +117,7 @@ class Worker:
                 joint = self.run.layers[update.layer][Role.JOINT_NORM]
                 own = joint[lane : lane + 1] if len(joint) > 1 else joint
                 both = self.notes[f"held {lane}"] + gain
-                gain = rms_norm(both[None], own, config.norm_eps)[0]
+                gain = self._normed(both[None], own)[0]
             self.x[i] += gain * np.float32(module.scale)
             if module.stream_scale:
                 self.x[i] *= self.run.layers[update.layer][Role.LAYER_SCALE][0]
@@ -126,17 +126,21 @@ class Worker:
         """Return what a phase's module reads of the own lanes' streams: [own lanes, T, D]."""
         assert phase.module is not None
         place = OUTPUTS.index(phase.module)
-        if not self.plan.config.modules[phase.layer][place].norm_before:
+        modules = self.plan.config.modules[phase.layer]
+        if not modules[place].norm_before:
             return self.x
-        before, _ = JOINING_NORMS[place]
-        return self.norm(phase.layer, before)
+        return self.norm(phase.layer, norm_read_by(modules, place))
 
     def norm(self, layer: int | None, role: Role) -> Floats:
         """Norm the own lanes' streams: [own lanes, T, D]."""
         scale = self._weights(layer)[role]
         lanes = slice(self.lanes[0], self.lanes[-1] + 1)
         own = scale[lanes] if len(scale) > 1 else scale
-        return rms_norm(self.x, own, self.plan.config.norm_eps)
+        return self._normed(self.x, own)
+
+    def _normed(self, x_LTD: Floats, scale: Floats) -> Floats:
+        config = self.plan.config
+        return norm_stream(x_LTD, scale, config.norm_eps, config.norm_centred)
 
     def own(self, x: Floats, lane: int) -> Floats:
         """Return what an own lane has of something of all own lanes."""

@@ -44,6 +44,11 @@ class PhaseKind(IntEnum):
     PER_LAYER_INPUTS = 22  # product of what is embedded, norm of each layer's; the table's rows
     PER_LAYER_GATE = 23  # update, product, activation(gate) * input
     PER_LAYER_OUT = 24  # product
+    # Where a layer has Kimi's delta rule, in place of all from QKV to OUT:
+    KDA_IN = 25  # update, norm, six products
+    KDA_UP = 26  # two products, of what two of these are
+    KDA = 27  # of own heads: sums over tokens, the steps of their states, norm, gate
+    KDA_OUT = 28  # product
 
 
 # Where modules put their outputs, in the order in which a layer has them; each is a ring.

@@ -8,7 +8,7 @@ would agree. It looks at every pair of accesses of a slot in two consecutive pas
 from collections.abc import Iterable, Iterator
 from enum import Enum
 
-from monolane.model import Role, find_format, lane_shape
+from monolane.model import Kind, Role, find_format, lane_shape
 from monolane.ops import Buffer
 from monolane.plan._kinds import LAST, first_parts, kinds, parts_of
 from monolane.plan._phase import OUTPUTS, Access, Matrix, Phase, Update
@@ -78,8 +78,7 @@ def _matrix(plan: Plan, matrix: Matrix, layer: int | None) -> Iterator[str]:
     found = (matrix.lanes, matrix.rows, matrix.columns)
     if found != shape:
         yield f"expected shape {list(shape)}, got {list(found)}"
-    kept = matrix.role in (Role.ROUTER, Role.DELTA_GATES)
-    usual = plan.config.dtype if kept else plan.dtype
+    usual = plan.config.dtype if matrix.role.kind is Kind.KEPT else plan.dtype
     stored = find_format(dict(plan.formats).get((matrix.role, layer), usual))
     mixture = plan.config.experts
     each = 1 if mixture is None or not matrix.role.startswith("expert") else mixture.count

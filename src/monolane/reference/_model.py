@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import RequestError
-from monolane.model import COMMON_FEATURES, JOINING_NORMS, Head, Role, Weights
+from monolane.model import COMMON_FEATURES, JOINING_NORMS, Head, Role, Weights, norm_read_by
 from monolane.reference._cache import Cache
 from monolane.reference._computation import find_computation
 from monolane.reference._layer_pass import LayerPass
-from monolane.reference._operations import Floats, cap_logits, linear, reduce, rms_norm
+from monolane.reference._operations import Floats, cap_logits, linear, norm_stream, reduce
+from monolane.reference._streams import AltUpStreams, Streams
 
 Layer = dict[Role, Floats]
 
@@ -24,7 +25,7 @@ class ReferenceModel:
     def __init__(self, weights: Weights) -> None:
         weights = weights.dequantized()
         self.config = weights.config
-        self.config.check_features("reference", *COMMON_FEATURES)
+        self.config.check_features("reference", *COMMON_FEATURES, "altup")
         self._outer = {role: _float32(array) for role, array in weights.outer.items()}
         self._layers = [
             {role: _float32(array) for role, array in layer.items()} for layer in weights.layers
@@ -60,37 +61,43 @@ class ReferenceModel:
         config = self.config
         embedded_TD = self._outer[Role.EMBEDDING][ids_T] * np.float32(config.embedding_scale)
         x_LTD = np.repeat(embedded_TD[None], config.num_lanes, axis=0)
+        kind = Streams if config.altup is None else AltUpStreams
+        streams = kind(config, self._outer, x_LTD)
         outputs: tuple[list[Floats], ...] = tuple([] for _ in JOINING_NORMS)
         for i, (modules, layer) in enumerate(zip(config.modules, self._layers, strict=True)):
+            streams.enter(layer)
             layer_pass = LayerPass(
-                config, i, layer, self._outer, self._experts[i], cache, ids_T, x_LTD
+                config, i, layer, self._outer, self._experts[i], cache, ids_T, streams.x
             )
             held = np.zeros(1, np.float32)  # what joins the streams with the next module's
             # A layer's modules in their order, each with the norms and the outputs of its place.
-            for module, norms, said in zip(modules, JOINING_NORMS, outputs, strict=False):
+            places = zip(modules, JOINING_NORMS, outputs, strict=False)
+            for place, (module, (_, after), said) in enumerate(places):
                 if not module.beside:
-                    layer_pass = replace(layer_pass, stream=x_LTD)
-                read = self._norm_if(module.norm_before, layer_pass.stream, layer, norms[0])
+                    layer_pass = replace(layer_pass, stream=streams.x)
+                before = norm_read_by(modules, place)
+                read = self._norm_if(module.norm_before, layer_pass.stream, layer, before)
                 computation = find_computation(module.operation)
                 said.append(computation.run(module.operation, layer_pass, read))
                 gain = reduce(module.reduce, said)
-                gain = self._norm_if(module.norm_after, gain, layer, norms[1])
+                gain = self._norm_if(module.norm_after, gain, layer, after)
                 if module.held:
                     held = gain
                     continue
                 if module.joint_norm:
                     gain = self._norm(held + gain, layer[Role.JOINT_NORM])
-                x_LTD = x_LTD + gain * np.float32(module.scale)
+                streams.join(place, layer, gain * np.float32(module.scale))
                 if module.stream_scale:
-                    x_LTD = x_LTD * layer[Role.LAYER_SCALE][0]
+                    streams.x = streams.x * layer[Role.LAYER_SCALE][0]
         cache.advance(len(ids_T))
-        return x_LTD
+        return streams.leave()
 
     def _norm_if(self, there: bool, x_LTD: Floats, layer: Layer, role: Role) -> Floats:
         return self._norm(x_LTD, layer[role]) if there else x_LTD
 
     def _norm(self, x: Floats, scale: Floats) -> Floats:
-        return rms_norm(x, scale + np.float32(self.config.norm_offset), self.config.norm_eps)
+        whole = scale + np.float32(self.config.norm_offset)
+        return norm_stream(x, whole, self.config.norm_eps, self.config.norm_centred)
 
     def _head(self, x_LTD: Floats) -> Floats:
         kind, y_LTD = self.config.head, self._normed(x_LTD)

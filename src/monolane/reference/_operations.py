@@ -19,6 +19,12 @@ def rms_norm(x_LTD: Floats, scale_LD: Floats, eps: float) -> Floats:
     return normed
 
 
+def norm_stream(x_LTD: Floats, scale_LD: Floats, eps: float, centred: bool) -> Floats:
+    """Norm streams; where ``centred`` by LayerNorm without a bias, which takes off the mean."""
+    centre = x_LTD.mean(axis=-1, keepdims=True) if centred else np.float32(0)
+    return rms_norm(x_LTD - centre, scale_LD, eps)
+
+
 def linear(x_LTD: Floats, weight_LRD: Floats) -> Floats:
     """Apply each lane's matrix to its own stream: [L, T, R]."""
     product: Floats = np.matmul(x_LTD, weight_LRD.swapaxes(1, 2))
@@ -63,10 +69,12 @@ def attend(
     scale: float | None = None,
     sinks_LH: Floats | None = None,
     cap: float | None = None,
+    chunked: bool = False,
 ) -> Floats:
     """Causal attention of T queries, from ``first_position`` on, over all S = first + T keys.
 
-    Query i sees key j iff j <= i and, in a windowed layer, j > i - window. Scores are multiplied by
+    Query i sees key j iff j <= i and, in a windowed layer, j > i - window; where windows are
+    ``chunked``, iff i and j are of one chunk of so many positions. Scores are multiplied by
     ``scale``, by default 1 / sqrt(h), and capped where there is a ``cap``. A head's sink is one
     more score, of a key whose value is 0. Values may be of another width than keys. Returns
     [L, T, H*h], h that of values.
@@ -82,7 +90,7 @@ def attend(
     key = np.arange(k_LSKh.shape[1])[None, :]
     hidden = key > query
     if window is not None:
-        hidden |= key <= query - window
+        hidden |= key < query // window * window if chunked else key <= query - window
     scores[..., hidden] = -np.inf
     if sinks_LH is not None:
         sinks = np.broadcast_to(sinks_LH[:, :, None, None], (*scores.shape[:3], 1))

@@ -27,21 +27,25 @@ from monolane.model.families._gguf import (
     has_experts,
     named_stretch,
 )
+from monolane.model.families.cohere import COHERE, COHERE2
 from monolane.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
-from monolane.model.families.ernie import ERNIE4_5
+from monolane.model.families.ernie import ERNIE4_5, ERNIE4_5_MOE
 from monolane.model.families.exaone4 import EXAONE4
 from monolane.model.families.exaone_moe import EXAONE_MOE
 from monolane.model.families.gemma2 import GEMMA2
 from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
+from monolane.model.families.gemma3n import GEMMA3N, GEMMA3N_TEXT
 from monolane.model.families.gemma4 import GEMMA4, GEMMA4_TEXT
 from monolane.model.families.glm4 import GLM4
 from monolane.model.families.glm4_moe import GLM4_MOE
 from monolane.model.families.gpt_oss import GPT_OSS
 from monolane.model.families.granite import GRANITE
 from monolane.model.families.hunyuan import HUNYUAN_V1_DENSE, HUNYUAN_V1_MOE
+from monolane.model.families.kimi_linear import KIMI_LINEAR
 from monolane.model.families.laneformer import LANEFORMER
 from monolane.model.families.lfm2 import LFM2, LFM2_MOE
 from monolane.model.families.llama import LLAMA
+from monolane.model.families.llama4 import LLAMA4, LLAMA4_TEXT
 from monolane.model.families.minimax_m2 import MINIMAX_M2
 from monolane.model.families.ministral3 import MINISTRAL3, MISTRAL3
 from monolane.model.families.mistral import MISTRAL
@@ -107,6 +111,14 @@ FAMILIES = (
     MINISTRAL3,
     MISTRAL3,
     GEMMA2,
+    COHERE,
+    COHERE2,
+    ERNIE4_5_MOE,
+    LLAMA4_TEXT,
+    LLAMA4,
+    KIMI_LINEAR,
+    GEMMA3N_TEXT,
+    GEMMA3N,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}

@@ -10,7 +10,7 @@ are values, ``num_global_key_value_heads``; newer files say both in ``per_layer_
 not there it means what Transformers takes for it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -101,19 +101,24 @@ def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
     window = fields.size("sliding_window")
     layers = list(read_layers(fields, window, lambda i: (i + 1) % _PATTERN != 0))
     layers[-1] = replace(layers[-1], window=None)  # whatever the file says of the last one
-    count, shared = len(layers), fields.size("num_kv_shared_layers", 0, minimum=0)
-    first = count - shared
+    modules, mixed = _modules(fields, len(layers)), fields.flag("enable_moe_block", False)
+    return tuple(
+        replace(_sized(fields, i, layer), modules=modules, experts=mixed)
+        for i, layer in enumerate(share_keys(fields, layers))
+    )
+
+
+def share_keys(fields: Fields, layers: Sequence[LayerConfig]) -> list[LayerConfig]:
+    """Return layers of which the last read the keys of the last of their kind before them."""
+    found, count = list(layers), len(layers)
+    first = count - fields.size("num_kv_shared_layers", 0, minimum=0)
     for i, layer in enumerate(layers):
         alike = [j for j in range(min(i, first)) if layers[j].window == layer.window]
         if i >= first and not alike:
             expected = f"fewer than {count - i}: layer {i} is the first of its kind"
             raise fields.fault("num_kv_shared_layers", expected)
-        layers[i] = replace(layer, keys_of=alike[-1] if i >= first else None)
-    modules, mixed = _modules(fields, count), fields.flag("enable_moe_block", False)
-    return tuple(
-        replace(_sized(fields, i, layer), modules=modules, experts=mixed)
-        for i, layer in enumerate(layers)
-    )
+        found[i] = replace(layer, keys_of=alike[-1] if i >= first else None)
+    return found
 
 
 def _modules(fields: Fields, count: int) -> tuple[ModuleName | ModuleConfig, ...]:
@@ -160,7 +165,9 @@ def _sized(fields: Fields, i: int, layer: LayerConfig) -> LayerConfig:
     alike = fields.flag("attention_k_eq_v", False)
     said = fields.nested("per_layer_config")
     if said is not None:
-        place = said.nested(str(i)) or Fields({}, said.source)
+        # Transformers writes numbers of layers with as many digits as the last one has.
+        name = next((x for x in said.raw if x.isdecimal() and int(x) == i), str(i))
+        place = said.nested(name) or Fields({}, said.source)
         head_dim, kv_heads = place.optional_size("head_dim"), "num_key_value_heads"
     else:
         place, head_dim = fields, fields.size("global_head_dim")

@@ -22,7 +22,7 @@ _THETA = 2e6  # this and the tied head are what Transformers takes where the fie
 
 
 def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
-    turned = _turned(fields)
+    turned = read_turned(fields)
     window = fields.optional_size("sliding_window")
     there = window is not None and fields.flag("use_sliding_window", False)
     layers = read_layers(fields, window, lambda i: there and not turned[i])
@@ -33,7 +33,7 @@ def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
     )
 
 
-def _turned(fields: Fields) -> list[bool]:
+def read_turned(fields: Fields) -> list[bool]:
     """Return for each layer whether queries and keys turn, for which the field has a 1."""
     count, turned = layer_count(fields), fields.raw.get("no_rope_layers")
     if turned is None:

@@ -44,7 +44,8 @@ def _plain(a: Attention, p: LayerPass, x_LTD: Floats) -> Floats:
     else:
         keys, values = p.cache.appended(a.keys_of, width)
     sinks = p.weights.get(Role.SINKS)
-    heads = attend(q_LTHh, keys, values, p.cache.length, a.window, a.scale, sinks, a.cap)
+    first = p.cache.length
+    heads = attend(q_LTHh, keys, values, first, a.window, a.scale, sinks, a.cap, a.chunked)
     return heads * sigmoid(gate.reshape(heads.shape)) if a.gate else heads
 
 
@@ -60,7 +61,9 @@ def _finished(a: Attention, p: LayerPass, scale: Role, y_LTX: Floats) -> Floats:
     y_LTHh = y_LTX.reshape(*y_LTX.shape[:2], -1, a.head_dim)
     if a.norm_turned:
         y_LTHh = p.turn(y_LTHh, a.rotary)
-    if a.qk_norm is QkNorm.HEAD:
+    if a.qk_norm is QkNorm.HEAD and a.qk_unscaled:
+        y_LTHh = rms_norm(y_LTHh, np.ones((1, 1), np.float32), p.config.norm_eps)
+    elif a.qk_norm is QkNorm.HEAD:
         y_LTHh = p.norm(y_LTHh, p.weights[scale])
     return y_LTHh if a.norm_turned else p.turn(y_LTHh, a.rotary)
 

@@ -40,10 +40,12 @@ _STRUCT = Struct(
         Field("splits", "i32", "S: parts into which the keys of a KV head are cut"),
         Field("keys_of", "i32", "the layer whose cached keys and values it reads; -1: its own"),
         Field("window", "i32", "keys visible to a query, itself included; 0: all"),
+        Field("chunked", "i32", "1: those of its own chunk of so many positions, up to it"),
         Field("rotary", "PlanRotary", "what turns queries and keys; kNone: nothing"),
         Field("gate", "i32", "1: of each head Q has rows of the query, then of a gate"),
         Field("qk_norm", "QkNorm", "what of Q and K is normed"),
         Field("norm_turned", "i32", "1: heads are normed behind rotary, else before"),
+        Field("qk_unscaled", "i32", "1: the norm of Q and K has no scales"),
         Field("value_norm", "i32", "1: each head's values are normed, without scales"),
         Field("key_is_value", "i32", "1: values are the keys, neither normed nor turned"),
         Field("at_once", "i32", "tokens whose attention to a chunk of keys is asked for at once"),
@@ -51,6 +53,7 @@ _STRUCT = Struct(
         Field("cap", "f32", "c: scores, scaled, become c tanh(score / c); 0: they stay"),
         Field("temperature", "f32", "0, or queries times 1 + it ln(1 + position / context)"),
         Field("temperature_context", "i32", "positions; the quotient is rounded down"),
+        Field("temperature_ahead", "i32", "added to a position first"),
     ),
 )
 _LATENT = Struct(
@@ -90,6 +93,8 @@ class Attention(Operation):
     cap: float | None = None  # c: scores, scaled, become c tanh(score / c)
     norm_turned: bool = False  # heads of queries and keys are normed behind the rotary, not before
     temperature: Temperature | None = None  # a factor of queries that grows with their position
+    chunked: bool = False  # the window is a chunk of positions, which does not slide
+    qk_unscaled: bool = False  # the norm of queries and keys has no scales
 
     @property
     def cached_heads(self) -> int:
@@ -168,10 +173,12 @@ class Attention(Operation):
             "splits": self.splits(room),
             "keys_of": -1 if self.keys_of is None else self.keys_of,
             "window": self.window or 0,
+            "chunked": self.chunked,
             "rotary": -1 if self.rotary == "none" else ROTARIES.index(self.rotary),
             "gate": self.gate,
             "qk_norm": _QK_NORMS.index(self.qk_norm),
             "norm_turned": self.norm_turned,
+            "qk_unscaled": self.qk_unscaled,
             "value_norm": self.value_norm,
             "key_is_value": self.key_is_value,
             "at_once": self._at_once,
@@ -179,6 +186,7 @@ class Attention(Operation):
             "cap": self.cap or 0.0,
             "temperature": 0.0 if self.temperature is None else self.temperature.growth,
             "temperature_context": 1 if self.temperature is None else self.temperature.context,
+            "temperature_ahead": 0 if self.temperature is None else self.temperature.ahead,
         }
         if (latent := self.latent) is None:
             return {"attention": values}
@@ -215,7 +223,7 @@ class Attention(Operation):
         if self.bias:
             shapes[Role.Q_BIAS] = (lanes, self.query_rows // lanes)
             shapes |= {Role.K_BIAS: (lanes, rows), Role.V_BIAS: (lanes, rows)}
-        if self.qk_norm is not None:
+        if self.qk_norm is not None and not self.qk_unscaled:
             shapes[Role.Q_NORM] = (1, self.head_dim * (1 if each else self.heads))
             shapes[Role.K_NORM] = (1, self.head_dim * (1 if each else self.kv_heads))
         if self.keys_of is not None:

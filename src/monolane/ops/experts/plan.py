@@ -114,8 +114,10 @@ def _gate_up(worker: Worker, phase: Phase) -> None:
         whole = np.zeros((worker.width, experts.chosen, len(range(rows.start, rows.stop))))
         hidden = whole.astype(np.float32)
         for expert, tokens, places in _chosen(worker):
+            # Rows of products for rows that are read: so no input is packed anew for an expert.
+            weights = worker.notes["choice"][tokens, expert, None] if experts.weigh_inputs else 1
             left, right = (
-                _product(worker, phase.layer, role, expert, rows, x[tokens])
+                _product(worker, phase.layer, role, expert, rows, x[tokens]) * weights
                 for role in (Role.EXPERT_GATE, Role.EXPERT_UP)
             )
             hidden[tokens, places] = gates(left, right)
@@ -146,7 +148,8 @@ def _down(worker: Worker, phase: Phase) -> None:
         for expert, tokens, places in _chosen(worker):
             read = hidden[tokens, places]
             made = _product(worker, phase.layer, matrix.role, expert, rows, read)
-            y[tokens] += worker.notes["choice"][tokens, expert][:, None] * made
+            weights = 1 if experts.weigh_inputs else worker.notes["choice"][tokens, expert, None]
+            y[tokens] += weights * made
         for every in shared:  # with the same rows
             made = worker.product(phase.layer, every, lane, rows, both[:, own_columns:])
             y += worker.notes.get("shared_weight", np.float32(1)) * made

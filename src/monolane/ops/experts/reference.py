@@ -29,11 +29,11 @@ def choose_experts(
     """Return the weight of each expert for each token, [T, E]: 0 where it is not chosen.
 
     What is chosen is told in spec.py. The largest logits, or scores with their
-    ``correction_E``; of equal ones the lowest index: a stable sort keeps their order.
+    ``correction_E`` or added up; of equal ones the lowest index: a stable sort keeps their order.
     """
-    by_sigmoid = experts.scores == "sigmoid"
-    scores_TE = sigmoid(logits_TE) if by_sigmoid else softmax(logits_TE)
-    ranked_TE = scores_TE if by_sigmoid else logits_TE
+    scores_TE = sigmoid(logits_TE) if experts.scores == "sigmoid" else softmax(logits_TE)
+    by_scores = correction_E is not None or experts.group_best > 1
+    ranked_TE = scores_TE if by_scores else logits_TE
     if correction_E is not None:
         ranked_TE = ranked_TE + correction_E
     if experts.chosen_groups < experts.groups:
@@ -78,8 +78,10 @@ def _run(experts: Experts, p: LayerPass, x_1TD: Floats) -> Floats:
     for expert, weights_T in enumerate(weights_TE.T):
         mine = np.flatnonzero(weights_T)
         if mine.size:
-            made = _expert(experts, p, expert, x_1TD[:, mine])
-            y_1TD[:, mine] += weights_T[mine, None] * made
+            weights = weights_T[mine, None]
+            read = x_1TD[:, mine] * (weights if experts.weigh_inputs else np.float32(1))
+            made = _expert(experts, p, expert, read)
+            y_1TD[:, mine] += made if experts.weigh_inputs else weights * made
     return y_1TD + _shared(experts, p, x_1TD) if experts.shared else y_1TD
 
 

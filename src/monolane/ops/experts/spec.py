@@ -9,7 +9,7 @@ other tokens a pass carries.
 What some families have besides, each by itself:
 
 biases      each product of router and experts has one, added to it at once
-scores      "sigmoid": p_e = sigmoid(l_e), and the largest p are chosen instead of the largest l
+scores      "sigmoid": p_e = sigmoid(l_e)
 corrected   chosen by p_e + c_e, of which c is a weight of the router; the weights are p still
 groups      experts are so many groups of consecutive ones. ``chosen_groups`` of them, with the
             largest sums of their ``group_best`` largest p + c, are all that is chosen from; of
@@ -18,6 +18,8 @@ scale       the weights are multiplied by it at last
 shared      inner width of one more MLP, of all tokens, whose output is added behind the experts'
 router_norm the router reads the stream by a norm of its own, whose scales are also divided by the
             square root of their number; the experts read by that of their module
+weigh_inputs
+            what a chosen expert reads is multiplied by its weight, and what it says is not
 each_scaled a chosen expert's weight is multiplied by a number of its own at last
 shared_expert_gate
             its output is multiplied by sigmoid(g . x) first, x what the router reads and g a row
@@ -53,6 +55,7 @@ _STRUCT = Struct(
         Field("group_best", "i32", "experts whose scores, added up, count for their group"),
         Field("scale", "f32", "of the weights of the chosen"),
         Field("router_norm", "i32", "1: the router reads by a norm of its own"),
+        Field("weigh_inputs", "i32", "1: weights are of what experts read, not of what they say"),
     ),
 )
 
@@ -83,6 +86,7 @@ class Experts(Operation):
     activation: Activation = "silu"  # of a layer: the model's
     router_norm: bool = False
     each_scaled: bool = False
+    weigh_inputs: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_EXPERTS:
@@ -125,10 +129,15 @@ class Experts(Operation):
             raise ConfigError(
                 f"experts: expected 1 to {each} of a group to count for it, got {self.group_best}"
             )
-        if self.scores == "softmax" and (self.corrected or self.group_best > 1):
+        if self.scores == "softmax" and self.group_best > 1:
             raise ConfigError(
-                "experts: expected scores by sigmoid where they are corrected or added up, got "
-                "softmax, whose largest are those of the logits"
+                "experts: expected scores by sigmoid where they are added up, got softmax, whose "
+                "largest are those of the logits"
+            )
+        if self.weigh_inputs and self.biases:
+            raise ConfigError(
+                "experts: expected no biases where what experts read is weighted, got both: no "
+                "family has them"
             )
 
     def tensors(self, hidden: int, lanes: int) -> Shapes:

@@ -26,7 +26,8 @@ def _inputs(o: PerLayer, p: LayerPass, own: slice) -> Floats:
     projection = p.outer[Role.PER_LAYER_PROJECTION][:, own]
     projected = linear(embedded_TD[None], projection) * np.float32(hidden**-0.5)
     projected = p.norm(projected, p.outer[Role.PER_LAYER_NORM])
-    found_TP = p.outer[Role.PER_LAYER_EMBEDDING][p.token_ids, own] * np.float32(o.inner**0.5)
+    rows_T = np.where(p.token_ids < o.rows, p.token_ids, 0)  # Gemma 3n: others read the first
+    found_TP = p.outer[Role.PER_LAYER_EMBEDDING][rows_T, own] * np.float32(o.inner**0.5)
     both: Floats = (projected + found_TP[None]) * np.float32(math.sqrt(0.5))
     return both
 

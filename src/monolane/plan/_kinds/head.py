@@ -11,7 +11,7 @@ from monolane.plan._kind import Joining, Kind, Part, Touches, joined
 from monolane.plan._phase import Matrix, Phase, PhaseKind
 from monolane.plan._plan import Plan
 from monolane.plan._split import Scope, Share, choose_align, split
-from monolane.reference import cap_logits, rms_norm
+from monolane.reference import cap_logits, norm_stream
 
 
 def _build(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
@@ -98,7 +98,7 @@ def _joined(worker: Worker) -> Floats:
     if config.head is Head.SUM:
         scale = worker.run.outer[Role.FINAL_NORM]
         summed = streams.sum(axis=0, keepdims=True)
-        normed: Floats = rms_norm(summed, scale, config.norm_eps)[0]
+        normed: Floats = norm_stream(summed, scale, config.norm_eps, config.norm_centred)[0]
         return normed
     if config.head is Head.MEAN:
         mean: Floats = streams.mean(axis=0)

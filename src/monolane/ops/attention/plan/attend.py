@@ -91,20 +91,21 @@ def _attend(worker: Worker, phase: Phase, lane: int, kv_head: int, part: int) ->
         worker.read(Buffer.KEY_VALUE, (layer, i, lane, slice(end), kv_head))[keys]
         for i in (0, attention.cached_lists - 1)  # a latent is its own value
     )
-    seen = _visible(keys, worker.position, worker.width, attention.window)
+    seen = _visible(keys, worker.position, worker.width, attention)
     partial = _partial_attention(attention, q, k, v, seen)
     where = (part, slice(worker.width), heads)
     worker.write(Buffer.ATTENTION, (lane,), where, partial)
 
 
 def _visible(
-    keys: npt.NDArray[np.int64], first: int, width: int, window: int | None
+    keys: npt.NDArray[np.int64], first: int, width: int, attention: Attention
 ) -> npt.NDArray[np.bool_]:
     """Tell which of the keys each of the tokens sees: [T, keys]."""
     query = np.arange(first, first + width)[:, None]
     seen = keys[None] <= query
-    if window is not None:
-        seen &= keys[None] > query - window
+    if (window := attention.window) is not None:
+        oldest = query // window * window if attention.chunked else query - window + 1
+        seen &= keys[None] >= oldest
     return seen
 
 

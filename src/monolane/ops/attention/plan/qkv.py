@@ -218,7 +218,9 @@ def _finished(worker: Worker, layer: int, role: Role, rows: slice, count: int, y
     if attention.norm_turned:
         y = _rotate(worker, layer, rows, count, y)
     if attention.qk_norm is QkNorm.HEAD:
-        scale = worker.run.layers[layer][Role.Q_NORM if role is Role.Q else Role.K_NORM]
+        own = worker.run.layers[layer]
+        ones = np.ones((1, attention.head_dim), np.float32)
+        scale = own.get(Role.Q_NORM if role is Role.Q else Role.K_NORM, ones)
         normed = rms_norm(_whole(worker, layer, rows, count, y), scale, config.norm_eps)
         y = normed.reshape(worker.width, count)[:, rows]
     return y if attention.norm_turned else _rotate(worker, layer, rows, count, y)

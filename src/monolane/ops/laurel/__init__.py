@@ -1,0 +1,1 @@
+"""A learned residual of low rank."""

@@ -1,0 +1,1 @@
+"""An MLP whose gate lets few numbers through."""
