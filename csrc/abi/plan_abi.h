@@ -35,7 +35,7 @@ constexpr int32_t kPlanMaxMatrices = 4;
 constexpr int32_t kPlanRotaries = 2;
 constexpr int32_t kPlanMaxUpdates = 4;
 constexpr int32_t kPlanBuffers = 19;
-constexpr int32_t kWeightRoles = 68;
+constexpr int32_t kWeightRoles = 76;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -65,6 +65,9 @@ enum class PhaseKind : int32_t {
   kPerLayerInputs = 22,
   kPerLayerGate = 23,
   kPerLayerOut = 24,
+  kMambaIn = 25,
+  kMamba = 26,
+  kMambaOut = 27,
 };
 
 enum class PlanBuffer : int32_t {
@@ -141,25 +144,33 @@ enum class WeightRole : int32_t {
   kConvIn = 46,
   kConvTaps = 47,
   kConvOut = 48,
-  kPerLayerEmbedding = 49,
-  kPerLayerProjection = 50,
-  kPerLayerNorm = 51,
-  kPerLayerGate = 52,
-  kPerLayerOut = 53,
-  kLayerScale = 54,
-  kRouterNorm = 55,
-  kExpertScales = 56,
-  kJointNorm = 57,
-  kThirdNorm = 58,
-  kPostThirdNorm = 59,
-  kFourthNorm = 60,
-  kPostFourthNorm = 61,
-  kKvUp = 62,
-  kDeltaIn = 63,
-  kQkv = 64,
-  kGateUp = 65,
-  kDeltaBeta = 66,
-  kDeltaAlpha = 67,
+  kMambaIn = 49,
+  kMambaConv = 50,
+  kMambaConvBias = 51,
+  kMambaDecay = 52,
+  kMambaStep = 53,
+  kMambaSkip = 54,
+  kMambaNorm = 55,
+  kMambaOut = 56,
+  kPerLayerEmbedding = 57,
+  kPerLayerProjection = 58,
+  kPerLayerNorm = 59,
+  kPerLayerGate = 60,
+  kPerLayerOut = 61,
+  kLayerScale = 62,
+  kRouterNorm = 63,
+  kExpertScales = 64,
+  kJointNorm = 65,
+  kThirdNorm = 66,
+  kPostThirdNorm = 67,
+  kFourthNorm = 68,
+  kPostFourthNorm = 69,
+  kKvUp = 70,
+  kDeltaIn = 71,
+  kQkv = 72,
+  kGateUp = 73,
+  kDeltaBeta = 74,
+  kDeltaAlpha = 75,
 };
 
 enum class PlanHead : int32_t {
@@ -190,6 +201,7 @@ enum class GateActivation : int32_t {
   kSilu = 0,
   kGeluTanh = 1,
   kClampedSwiglu = 2,
+  kReluSquared = 3,
 };
 
 enum class ExpertScores : int32_t {
@@ -239,7 +251,10 @@ constexpr bool of_each(WeightRole role) {
   X(kConvOut, conv_out)                \
   X(kPerLayerInputs, per_layer_inputs) \
   X(kPerLayerGate, per_layer_gate)     \
-  X(kPerLayerOut, per_layer_out)
+  X(kPerLayerOut, per_layer_out)       \
+  X(kMambaIn, mamba_in)                \
+  X(kMamba, mamba)                     \
+  X(kMambaOut, mamba_out)
 
 struct PlanShare {
   int32_t begin;  // first row
@@ -413,13 +428,43 @@ static_assert(offsetof(PlanExperts, group_best) == 36);
 static_assert(offsetof(PlanExperts, scale) == 40);
 static_assert(offsetof(PlanExperts, router_norm) == 44);
 
+struct PlanMamba {
+  int32_t heads;      // H
+  int32_t head;       // p: width of a head
+  int32_t groups;     // G: of consecutive heads, which share b and c, and are normed by one
+  int32_t state;      // n: width of b and c
+  int32_t kernel;     // C: tokens over which its channels are summed
+  int32_t together;   // heads of a part, all of one group
+  int32_t normed;     // 1: what the last matrix reads is normed
+  float gate_scale;   // of z
+  float input_scale;  // of u
+  float write_scale;  // of b
+  float read_scale;   // of c
+  float step_scale;   // of t
+};
+static_assert(sizeof(PlanMamba) == 48);
+static_assert(offsetof(PlanMamba, heads) == 0);
+static_assert(offsetof(PlanMamba, head) == 4);
+static_assert(offsetof(PlanMamba, groups) == 8);
+static_assert(offsetof(PlanMamba, state) == 12);
+static_assert(offsetof(PlanMamba, kernel) == 16);
+static_assert(offsetof(PlanMamba, together) == 20);
+static_assert(offsetof(PlanMamba, normed) == 24);
+static_assert(offsetof(PlanMamba, gate_scale) == 28);
+static_assert(offsetof(PlanMamba, input_scale) == 32);
+static_assert(offsetof(PlanMamba, write_scale) == 36);
+static_assert(offsetof(PlanMamba, read_scale) == 40);
+static_assert(offsetof(PlanMamba, step_scale) == 44);
+
 struct PlanMlp {
   int32_t inner;              // F, over all lanes
   GateActivation activation;  // of the gate
+  float gate_scale;           // of what the gate's matrix makes
 };
-static_assert(sizeof(PlanMlp) == 8);
+static_assert(sizeof(PlanMlp) == 12);
 static_assert(offsetof(PlanMlp, inner) == 0);
 static_assert(offsetof(PlanMlp, activation) == 4);
+static_assert(offsetof(PlanMlp, gate_scale) == 8);
 
 struct PlanPerLayer {
   int32_t inner;              // P: numbers of a token for one layer
@@ -447,10 +492,11 @@ struct PlanModule {
   PlanConv conv;
   PlanDelta delta;
   PlanExperts experts;
+  PlanMamba mamba;
   PlanMlp mlp;
   PlanPerLayer per_layer;
 };
-static_assert(sizeof(PlanModule) == 236);
+static_assert(sizeof(PlanModule) == 288);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
@@ -466,8 +512,9 @@ static_assert(offsetof(PlanModule, latent) == 120);
 static_assert(offsetof(PlanModule, conv) == 132);
 static_assert(offsetof(PlanModule, delta) == 144);
 static_assert(offsetof(PlanModule, experts) == 168);
-static_assert(offsetof(PlanModule, mlp) == 216);
-static_assert(offsetof(PlanModule, per_layer) == 224);
+static_assert(offsetof(PlanModule, mamba) == 216);
+static_assert(offsetof(PlanModule, mlp) == 264);
+static_assert(offsetof(PlanModule, per_layer) == 276);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first

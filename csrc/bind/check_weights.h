@@ -39,6 +39,7 @@ class WeightCheck {
     if (m.delta.key_heads > 0) check(m.layer, m.delta);
     if (m.experts.count > 0) check(m.layer, m.experts);
     if (m.per_layer.inner > 0) check(m.per_layer);
+    if (m.mamba.heads > 0) check(m.layer, m.mamba);
     if (m.conv.channels > 0) {
       require(WeightRole::kConvTaps, m.layer, int64_t{m.conv.channels} * m.conv.taps);
     }
@@ -75,6 +76,17 @@ class WeightCheck {
     require(WeightRole::kDeltaDecay, layer, d.value_heads);
     require(WeightRole::kDeltaStep, layer, d.value_heads);
     require(WeightRole::kDeltaNorm, layer, d.value);
+  }
+
+  void check(int layer, const PlanMamba& m) const {
+    const int64_t columns = int64_t{m.heads} * m.head;
+    const int64_t channels = columns + 2 * int64_t{m.groups} * m.state;
+    require(WeightRole::kMambaConv, layer, channels * m.kernel);
+    allow(WeightRole::kMambaConvBias, layer, channels);
+    require(WeightRole::kMambaDecay, layer, m.heads);
+    require(WeightRole::kMambaStep, layer, m.heads);
+    require(WeightRole::kMambaSkip, layer, m.heads);
+    if (m.normed != 0) require(WeightRole::kMambaNorm, layer, columns);
   }
 
   void check(int layer, const PlanExperts& e) const {

@@ -1,7 +1,6 @@
 // What a worker does where a layer has a gated delta rule (ops/delta/spec.py) in place of
 // attention. Its products are shared out by rows, its steps by key heads: a part of what a sequence
 // keeps is the states of a key head's value heads. Such models have one lane, hence one group.
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -51,9 +50,6 @@ struct MixedRow {
 constexpr float kLengthEps = 1e-6f;  // of a query's and a key's length, squared
 
 float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
-
-// log(1 + e^x), by the branch that cannot overflow.
-float softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x))); }
 
 void to_length(float* x, int64_t count, float length) {
   scale_by(x, length / std::sqrt(dot(x, x, count) + kLengthEps), count);

@@ -17,6 +17,7 @@ MIXTURE = "ROUTE EXPERT_GATE_UP EXPERT_DOWN"
 OUTER = "QKV ATTEND OUT"
 STATES = "DELTA_IN DELTA DELTA_OUT"
 CONV = "CONV_IN CONV CONV_OUT"
+MAMBA = "MAMBA_IN MAMBA MAMBA_OUT"
 PER_LAYER = "PER_LAYER_GATE PER_LAYER_OUT"
 LATENT = "LATENT EXPAND ATTEND VALUES OUT"
 
@@ -40,6 +41,11 @@ LATENT = "LATENT EXPAND ATTEND VALUES OUT"
             "HEAD CHOOSE",
         ),
         ("conv", [f"{CONV} {DENSE}", f"{OUTER} {DENSE}", CONV], "HEAD CHOOSE"),
+        (
+            "mamba",
+            [MAMBA, f"{OUTER} {MAMBA} {DENSE}", DENSE, f"{MAMBA} {MIXTURE}"],
+            "HEAD CHOOSE",
+        ),
         (
             "per_layer",
             [*[f"{OUTER} {DENSE} {PER_LAYER}"] * 2, f"{PER_LAYER} {OUTER} {DENSE}"],

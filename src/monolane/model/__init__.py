@@ -56,6 +56,7 @@ from monolane.model._tensors import (
     TensorSpec,
     lane_shape,
     layer_roles,
+    norm_before,
     outer_roles,
 )
 from monolane.model._unpack import write_unpacked
@@ -152,6 +153,7 @@ __all__ = [
     "lane_shape",
     "layer_roles",
     "matrix_formats",
+    "norm_before",
     "open_laneformer",
     "outer_roles",
     "parse_config",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, get_args
 
 from monolane.errors import ConfigError
@@ -20,6 +21,10 @@ class ModuleConfig:
     operation: ModuleName | Operation  # a name asks for the config's own sizes
     norm_before: bool | None = None  # None: as the config says
     norm_after: bool | None = None
+    # What it reads is normed by the scales of the module before, which it is beside.
+    norm_shared: bool = False
+    scale: float = 1.0  # of what a stream gains from it, beside the config's
+    read_scale: float = 1.0  # of what attention reads: in its scores twice, in what it says once
     beside: bool = False  # it reads what the module before it reads, without what that one says
     joint_norm: bool = False  # what it and the one before it say is added up, normed, and joins
 
@@ -31,7 +36,9 @@ class ModuleConfig:
     def __str__(self) -> str:
         norms = (("before", self.norm_before), ("after", self.norm_after))
         said = [f"norm_{where} {there}" for where, there in norms if there is not None]
-        said += [name for name in ("beside", "joint_norm") if getattr(self, name)]
+        scales = (("scale", self.scale), ("read_scale", self.read_scale))
+        said += [f"{name} {value:g}" for name, value in scales if value != 1]
+        said += [name for name in ("beside", "joint_norm", "norm_shared") if getattr(self, name)]
         return f"{self.name} ({', '.join(said)})" if said else self.name
 
 
@@ -95,10 +102,20 @@ class LayerConfig:
                 f"layer {i}: modules: expected one to {MAX_MODULES} of {', '.join(_NAMES)}, or of "
                 f"other operations with their sizes, one of each, got {self.module_names}"
             )
-        alone = next((x.name for x in listed if x.joint_norm and not x.beside), None)
-        if alone is not None:
+        for what in ("joint", "shared"):
+            field = "joint_norm" if what == "joint" else "norm_shared"
+            if any(getattr(x, field) and not x.beside for x in listed):
+                raise ConfigError(
+                    f"layer {i}: modules: expected a {what} norm where a module is beside another, "
+                    f"got {self.module_names}"
+                )
+        if any(not 0 < scale < inf for x in listed for scale in (x.scale, x.read_scale)):
             raise ConfigError(
-                f"layer {i}: modules: expected a joint norm where a module is beside another, got "
+                f"layer {i}: modules: expected scales above 0, got {self.module_names}"
+            )
+        if any(x.read_scale != 1 and x.operation != "attention" for x in listed):
+            raise ConfigError(
+                f"layer {i}: modules: expected a read_scale of attention alone, got "
                 f"{self.module_names}"
             )
         if listed[0].beside:

@@ -18,6 +18,7 @@ class Module:
     reduce: Reduce
     scale: float  # of what a stream gains from it, reduced and, where it is normed, normed
     norm_before: bool  # what it reads is normed
+    norm_shared: bool  # by the scales of the module before, and not by its own
     norm_after: bool  # what a stream gains from it, reduced, is normed
     stream_scale: bool = False  # behind it the streams are multiplied by the layer's LAYER_SCALE
     # What it says, normed where it is, joins the streams with what the next module says: their sum

@@ -30,6 +30,14 @@ JOINING_NORMS = (
 )
 
 
+def norm_before(config: ModelConfig, layer: int, place: int) -> Role | None:
+    """Return the scales of the norm of what a layer's module reads; None: it is not normed."""
+    module = config.modules[layer][place]
+    if module.norm_shared:
+        return norm_before(config, layer, place - 1)
+    return JOINING_NORMS[place][0] if module.norm_before else None
+
+
 class Part(StrEnum):
     """What of a tensor one entry of a file holds; K are the tensor's columns."""
 
@@ -89,7 +97,7 @@ def _layer_shapes(config: ModelConfig, layer: int) -> Shapes:
     norm = (lanes if config.norm_scale_per_lane else 1, d)
     shapes: Shapes = {}
     for module, (before, after) in zip(config.modules[layer], JOINING_NORMS, strict=False):
-        shapes |= {before: norm} if module.norm_before else {}
+        shapes |= {before: norm} if module.norm_before and not module.norm_shared else {}
         shapes |= _module_shapes(module.operation, d, lanes)
         shapes |= {after: norm} if module.norm_after else {}
         shapes |= {Role.JOINT_NORM: norm} if module.joint_norm else {}

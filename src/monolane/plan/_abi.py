@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane._structs import CPP, Field, Struct, declare_enum, members_of
-from monolane.model import JOINING_NORMS, Head, Role
+from monolane.model import JOINING_NORMS, Head, Role, norm_before
 from monolane.ops import (
     EXPERT_ROLES,
     MAX_WIDTH,
@@ -230,14 +230,14 @@ def _header(plan: Plan, modules: int, tables: int) -> npt.NDArray[np.void]:
 
 
 def _module(plan: Plan, layer: int, place: int) -> Record:
-    before, after = JOINING_NORMS[place]
+    before, (_, after) = norm_before(plan.config, layer, place), JOINING_NORMS[place]
     module = plan.config.modules[layer][place]
     operation = module.operation
     state = operation.state()
     values: Record = {
         "layer": layer,
         "output": OUTPUTS[place],
-        "norm": ROLES.index(before) if module.norm_before else -1,
+        "norm": -1 if before is None else ROLES.index(before),
         "post_norm": ROLES.index(after) if module.norm_after else -1,
         "held": module.held,
         "joint_norm": ROLES.index(Role.JOINT_NORM) if module.joint_norm else -1,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monolane.model import COMMON_FEATURES, JOINING_NORMS, Kind, Role, Weights
+from monolane.model import COMMON_FEATURES, JOINING_NORMS, Kind, Role, Weights, norm_before
 from monolane.ops import Buffer
 from monolane.plan._interpreter_memory import Floats, SharedMemory, Where
 from monolane.plan._phase import OUTPUTS, Matrix, Phase, Update
@@ -126,10 +126,8 @@ class Worker:
         """Return what a phase's module reads of the own lanes' streams: [own lanes, T, D]."""
         assert phase.module is not None
         place = OUTPUTS.index(phase.module)
-        if not self.plan.config.modules[phase.layer][place].norm_before:
-            return self.x
-        before, _ = JOINING_NORMS[place]
-        return self.norm(phase.layer, before)
+        before = norm_before(self.plan.config, phase.layer, place)
+        return self.x if before is None else self.norm(phase.layer, before)
 
     def norm(self, layer: int | None, role: Role) -> Floats:
         """Norm the own lanes' streams: [own lanes, T, D]."""

@@ -44,6 +44,10 @@ class PhaseKind(IntEnum):
     PER_LAYER_INPUTS = 22  # product of what is embedded, norm of each layer's; the table's rows
     PER_LAYER_GATE = 23  # update, product, activation(gate) * input
     PER_LAYER_OUT = 24  # product
+    # Where a layer has Mamba-2:
+    MAMBA_IN = 25  # update, norm, product
+    MAMBA = 26  # of own heads: sums over tokens, the steps of their states, gate
+    MAMBA_OUT = 27  # norm, product
 
 
 # Where modules put their outputs, in the order in which a layer has them; each is a ring.

@@ -9,13 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import RequestError
-from monolane.model import COMMON_FEATURES, JOINING_NORMS, Head, Role, Weights
+from monolane.model import COMMON_FEATURES, JOINING_NORMS, Head, Role, Weights, norm_before
 from monolane.reference._cache import Cache
 from monolane.reference._computation import find_computation
 from monolane.reference._layer_pass import LayerPass
 from monolane.reference._operations import Floats, cap_logits, linear, reduce, rms_norm
-
-Layer = dict[Role, Floats]
 
 
 class ReferenceModel:
@@ -67,14 +65,18 @@ class ReferenceModel:
             )
             held = np.zeros(1, np.float32)  # what joins the streams with the next module's
             # A layer's modules in their order, each with the norms and the outputs of its place.
-            for module, norms, said in zip(modules, JOINING_NORMS, outputs, strict=False):
+            for place, (module, said) in enumerate(zip(modules, outputs, strict=False)):
                 if not module.beside:
                     layer_pass = replace(layer_pass, stream=x_LTD)
-                read = self._norm_if(module.norm_before, layer_pass.stream, layer, norms[0])
+                before = norm_before(config, i, place)
+                read = layer_pass.stream
+                if before is not None:
+                    read = self._norm(read, layer[before])
                 computation = find_computation(module.operation)
                 said.append(computation.run(module.operation, layer_pass, read))
                 gain = reduce(module.reduce, said)
-                gain = self._norm_if(module.norm_after, gain, layer, norms[1])
+                if module.norm_after:
+                    gain = self._norm(gain, layer[JOINING_NORMS[place][1]])
                 if module.held:
                     held = gain
                     continue
@@ -85,9 +87,6 @@ class ReferenceModel:
                     x_LTD = x_LTD * layer[Role.LAYER_SCALE][0]
         cache.advance(len(ids_T))
         return x_LTD
-
-    def _norm_if(self, there: bool, x_LTD: Floats, layer: Layer, role: Role) -> Floats:
-        return self._norm(x_LTD, layer[role]) if there else x_LTD
 
     def _norm(self, x: Floats, scale: Floats) -> Floats:
         return rms_norm(x, scale + np.float32(self.config.norm_offset), self.config.norm_eps)
