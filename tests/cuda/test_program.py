@@ -266,6 +266,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "norm_turned": {"norm_turned": True, "qk_norm": QkNorm.HEAD},
     "attention_temperature": {"attention_temperature": Temperature(0.1, 16)},
     "score_cap": {"score_cap": 50.0},
+    "key_scale": {"key_scale": 0.5},
     "experts": {
         "experts": Experts(4, 2, 8, normalised=True),
         "layers": (LayerConfig(NOW, NOW, experts=True),),
@@ -348,6 +349,10 @@ def test_every_field_is_computed_or_refused() -> None:
         ("ministral3", "attention_temperature"),
         ("gemma2", "norm_offset"),
         ("lfm2", "layers.modules"),
+        ("granitemoehybrid", "experts"),
+        ("nemotron_h", "activation"),
+        ("falcon_h1", "key_scale"),
+        ("bamba", "layers.modules"),
         ("granite", "residual_scale"),
         ("exaone4", "norm_before"),
         ("olmo3", "local_rotary"),
@@ -367,6 +372,8 @@ def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:
     own = {
         "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
         "granite": {"residual_multiplier": 0.5},
+        "falcon_h1": {"key_multiplier": 0.5},
+        "nemotron_h": {"hybrid_override_pattern": "M-*"},
         "hunyuan_v1_moe": {"num_experts": 4},
     }
     config = parse_config(said | own.get(kind, {}))

@@ -20,6 +20,7 @@ DENSE = [kind for kind in KINDS if not kind.startswith("laneformer")]
 NESTED = ["gemma3", "gemma4", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "mistral3"]  # with a tower
 HYBRIDS = [kind for kind in DENSE if kind.startswith(("qwen3_next", "qwen3_5"))]
 PAIRED = ["ernie4_5", "glm4"]  # rotary pairs are neighbours
+OWN_LAYERS = ["nemotron_h", "falcon_h1", "bamba"]  # whose layer_types are not read
 LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"]
 LLAMA3 = {
     "rope_type": "llama3",
@@ -39,6 +40,8 @@ def spelled(kind: str, **fields: Any) -> dict[str, Any]:
         fields = {"partial_rotary_factor": 1.0} | fields
     if kind in NESTED:
         return {"model_type": kind, "text_config": SIZES | fields}
+    if kind == "nemotron_h":
+        fields = {"hybrid_override_pattern": "M-*"} | fields
     if kind == "deepseek_v2":  # which has no default for it
         fields = {"num_experts_per_tok": 6} | fields
     return SIZES | {"model_type": kind} | (LANES if kind.startswith("laneformer") else {}) | fields

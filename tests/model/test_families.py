@@ -22,6 +22,7 @@ from .spelled_families import (
     KINDS,
     LATENT,
     NESTED,
+    OWN_LAYERS,
     PAIRED,
     SIZES,
     round_trip,
@@ -113,9 +114,11 @@ EPSILONS = {  # of norms, where it is not 1e-6
     **dict.fromkeys(("ernie4_5", "exaone4", "olmo3", "phi3", "glm4_moe"), 1e-5),
     **dict.fromkeys(("glm4_moe_lite", "exaone_moe", "ministral3", "mistral3"), 1e-5),
     **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), 1e-5),
+    **dict.fromkeys(OWN_LAYERS, 1e-5),
     "glm4": 1.5625e-7,
 }
 HYBRID = ("norm_offset", "qk_norm", "attention_gate", "delta")
+MODULES = ("layers.modules", "operations.Mamba")
 FEATURES = {
     "llama": (),
     "mixtral": ("experts",),
@@ -140,6 +143,10 @@ FEATURES = {
     "lfm2": ("qk_norm",),  # whose layers attend, all of them, where none is said not to
     "lfm2_moe": ("qk_norm", "experts"),
     "granite": ("query_scale",),
+    "granitemoehybrid": ("query_scale", "experts", "layers.rotary", *MODULES),
+    "nemotron_h": ("activation", "layers.rotary", *MODULES),
+    "falcon_h1": (*MODULES, "operations.Mlp"),
+    "bamba": (*MODULES, "rotary.part"),
     "seed_oss": ("qkv_bias",),
     "ernie4_5": (),
     "exaone4": ("norm_before", "norm_after", "qk_norm", "layers.rotary"),
@@ -262,7 +269,7 @@ def test_windows(fields: dict[str, Any], windows: list[int | None]) -> None:
     assert round_trip(config) == config
 
 
-@pytest.mark.parametrize("kind", DENSE)
+@pytest.mark.parametrize("kind", [kind for kind in DENSE if kind not in OWN_LAYERS])
 def test_layer_types_that_are_none(kind: str) -> None:
     for wrong in ("full_attention", ["full_attention"] * 2, ["chunked_attention"] * 3, [1, 2, 3]):
         with pytest.raises(ConfigError, match="layer_types: expected a list of 3 kinds"):

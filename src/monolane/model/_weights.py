@@ -45,6 +45,7 @@ SCALE_DTYPES = ("F16",)
 
 
 _SPARE = 4096  # tensors that a config may ask for, however few there are
+_CONVOLUTIONS = (Role.DELTA_CONV, Role.CONV_TAPS, Role.MAMBA_CONV)
 # What may lie in blocks in a GGUF file. DELTA_GATES stays float, so it is widened.
 _IN_BLOCKS = frozenset(role for role in Role if role.kind not in (Kind.NORM, Kind.VECTOR)) - {
     Role.ROUTER
@@ -458,7 +459,7 @@ def _read_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
     found = _checked_gguf(model, spec)
     if isinstance(found, Blocks):
         return found.widened() if spec.role.kind is Kind.KEPT else found
-    if spec.role is not Role.DELTA_DECAY:
+    if spec.role not in (Role.DELTA_DECAY, Role.MAMBA_DECAY):
         return found
     # The converter writes -exp of it. Its logarithm is rounded once, to float32.
     rates = -found.astype(np.float64)
@@ -481,8 +482,13 @@ def _checked_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
     # As a matrix of one row, or without its axis: llama.cpp's converters of several ages.
     if spec.role is Role.SHARED_EXPERT_GATE:
         shapes.append((1, *spec.shape))
-    if spec.role in (Role.DELTA_CONV, Role.CONV_TAPS):  # without the axis of one in the middle
+    if spec.role in _CONVOLUTIONS:  # without the axis of one in the middle
         shapes = [(spec.shape[0], spec.shape[2])]
+    if spec.role in (Role.MAMBA_DECAY, Role.MAMBA_SKIP):
+        shapes = [(*spec.shape, 1)]
+    # By groups, one below the other.
+    if spec.role is Role.MAMBA_NORM and math.prod(found.shape) == spec.size:
+        shapes = [found.shape]
     if found.shape not in shapes:
         raise CheckpointError(
             f"{at}: expected shape {list(shapes[0])} from the metadata, got {list(found.shape)}"
