@@ -141,6 +141,22 @@ def test_whole_and_token_by_token() -> None:
     assert np.abs(each - model.forward(IDS[:20], model.new_cache())).max() < 1e-4
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_codes(dtype: str) -> None:
+    whole = Mamba(heads=4, head=16, groups=2, state_size=16, kernel=4)
+    config = config_of(
+        layer(whole, "mlp"),
+        layer("attention", "mlp", rotary="none"),
+        layer(whole, "mlp"),
+        norm_eps=1e-2,
+    )
+    weights = weights_of(config)
+    model = ReferenceModel(weights)
+    wanted = model.forward(IDS, model.new_cache())
+    found = load(weights, 2, dtype).logits(0, IDS)
+    assert np.corrcoef(found.ravel(), wanted.ravel())[0, 1] > (0.98 if dtype == "int8" else 0.85)
+
+
 def test_experts_without_gates_in_a_file(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONOLANE_CACHE", str(tmp_path))
     weights = weights_of(CASES["one module a layer, no gates"], ml_dtypes.bfloat16)
