@@ -267,6 +267,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "attention_temperature": {"attention_temperature": Temperature(0.1, 16)},
     "score_cap": {"score_cap": 50.0},
     "key_scale": {"key_scale": 0.5},
+    "value_norm": {"value_norm": True},
+    "layer_scales": {"layer_scales": True},
     "experts": {
         "experts": Experts(4, 2, 8, normalised=True),
         "layers": (LayerConfig(NOW, NOW, experts=True),),

@@ -615,7 +615,8 @@ def test_the_text_is_read_out_of_a_model_that_sees(case: str, tmp_path: Path) ->
     kind, text, tower = SEEING[case]
     model = sees(tmp_path, kind, text, tower | {"out_hidden_size": 60})
     assert any(
-        name.startswith(("model.visual.", "vision_tower.")) for name in Checkpoint.open(tmp_path)
+        name.startswith(("model.visual.", "vision_tower.", "model.vision_tower."))
+        for name in Checkpoint.open(tmp_path)
     )
     ids = np.random.default_rng(0).integers(97, size=TOKENS)
     wanted = compute(model, ids)

@@ -99,7 +99,9 @@ def test_features_that_an_executor_lacks_are_refused_by_name() -> None:
 
 def test_the_common_features_are_features() -> None:
     fields = {x.name for x in dataclasses.fields(ModelConfig) if x.metadata.get("feature")}
-    layers = {f"layers.{name}" for name in ("rotary", "sizes", "modules", "keys_of")}
+    layers = {
+        f"layers.{name}" for name in ("rotary", "sizes", "modules", "keys_of", "key_is_value")
+    }
     parts = layers | {"rotary.amplitude", "rotary.part"}
     assert set(COMMON_FEATURES) <= fields | parts
     assert len(set(COMMON_FEATURES)) == len(COMMON_FEATURES)

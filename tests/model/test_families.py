@@ -169,6 +169,13 @@ FEATURES = {
         "rotary.amplitude",
     ),
     **dict.fromkeys(LATENT, ("latent", "experts")),
+    **dict.fromkeys(
+        ("gemma4_text", "gemma4"),
+        (
+            *("local_rotary", "norm_after", "qk_norm", "query_scale", "value_norm", "activation"),
+            *("embedding_scale", "layer_scales", "layers.rotary", "layers.sizes"),
+        ),
+    ),
     "gemma3_text": (
         "local_rotary",
         "norm_offset",

@@ -113,6 +113,9 @@ def test_names_and_keys_are_those_of_the_package() -> None:
         left = {name.format(bid="{i}") for name in used - named if ".nextn." not in name}
         # "dense_2" is of models of embeddings, "rope_factors" of the stretch "longrope".
         more = {"dense_2", "rope_factors_long", "rope_factors_short"}
+        if spelling.architecture == "gemma4":  # of its mixtures, which this config has not
+            more |= {"blk.{i}." + name for name in ("pre_ffw_norm_2", "post_ffw_norm_2")}
+            more.add("blk.{i}.post_ffw_norm_1")
         assert left <= {"rope_freqs", "blk.{i}.attn_rot_embd", *more}
     k = gguf.Keys
     known = {

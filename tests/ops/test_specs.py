@@ -329,6 +329,9 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "key_is_value": 0,
             "at_once": 12,
             "scale": 0.5,
+            "cap": 0.0,
+            "temperature": 0.0,
+            "temperature_context": 1,
         }
     },
     "keys are values": {

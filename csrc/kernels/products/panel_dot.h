@@ -35,9 +35,9 @@ MONOLANE_INLINE static inline void each(const F& f) {
 constexpr int largest_number(Format format) {
   const Planes planes = planes_of(format);
   if (planes.bias == 128) return 15;
-  if (const Numbers* numbers = numbers_of(format)) {
+  if (has_numbers(format)) {
     int largest = 0;
-    for (const int number : numbers->all) largest = std::max(largest, number);
+    for (const int number : numbers_of(format)->all) largest = std::max(largest, number);
     return format == Format::kQ3Kp ? largest_number(Format::kIq2p) : largest;
   }
   return (1 << (planes.low / 4 + planes.high / 4)) - 1;
@@ -64,10 +64,10 @@ struct PanelDot {
   static constexpr int kParts = kHalfScales ? 2 : 1;  // sums of a group
   static constexpr int kMinimumParts = kHalfMinima ? 2 : 1;
   static constexpr bool kE2m1 = kFormat == Format::kMxfp4p || kFormat == Format::kNvfp4p;
-  static constexpr bool kNumbers = numbers_of(kFormat) != nullptr && !kE2m1;  // by the matrix
-  static constexpr bool kExponents = kFormat == Format::kMxfp4p;  // scales are powers of two
-  static constexpr bool kE4m3 = kFormat == Format::kNvfp4p;       // scales are these
-  static_assert(kFineSteps == 128);                               // as join_sums has it
+  static constexpr bool kNumbers = has_numbers(kFormat) && !kE2m1;  // by the matrix
+  static constexpr bool kExponents = kFormat == Format::kMxfp4p;    // scales are powers of two
+  static constexpr bool kE4m3 = kFormat == Format::kNvfp4p;         // scales are these
+  static_assert(kFineSteps == 128);                                 // as join_sums has it
 #ifdef MONOLANE_PAIR_SUMS
   static constexpr int kPairSums = pair_sums(kFormat, kQuads / kParts);
 #endif

@@ -125,6 +125,25 @@ inline constexpr Numbers kIq2Numbers = numbers_of({8, 25, 43, 0, -8, -25, -43, 0
 // -1, 0 and 1, plus an eighth, or less one.
 inline constexpr Numbers kIq1Numbers = numbers_of({-7, 1, 9, 0, -9, -1, 7, 0}, 64, 0.125f);
 
+// Whether codes are names of numbers in a table of the format's own. Not asked of `numbers_of`: to
+// compilers that check for null pointers the address of a table is no constant.
+constexpr bool has_numbers(Format format) {
+  switch (format) {
+    case Format::kMxfp4p:
+    case Format::kNvfp4p:
+    case Format::kIq4Nlp:
+    case Format::kIq4Xsp:
+    case Format::kIq3Sp:
+    case Format::kIq3Xxsp:
+    case Format::kQ3Kp:
+    case Format::kIq2p:
+    case Format::kIq1p:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // Null: codes are numbers by themselves.
 constexpr const Numbers* numbers_of(Format format) {
   switch (format) {
