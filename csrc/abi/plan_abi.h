@@ -35,7 +35,7 @@ constexpr int32_t kPlanMaxMatrices = 6;
 constexpr int32_t kPlanRotaries = 2;
 constexpr int32_t kPlanMaxUpdates = 4;
 constexpr int32_t kPlanBuffers = 19;
-constexpr int32_t kWeightRoles = 93;
+constexpr int32_t kWeightRoles = 101;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -69,6 +69,9 @@ enum class PhaseKind : int32_t {
   kKdaUp = 26,
   kKda = 27,
   kKdaOut = 28,
+  kMambaIn = 29,
+  kMamba = 30,
+  kMambaOut = 31,
 };
 
 enum class PlanBuffer : int32_t {
@@ -156,39 +159,47 @@ enum class WeightRole : int32_t {
   kKdaDecay = 57,
   kKdaStep = 58,
   kKdaNorm = 59,
-  kPerLayerEmbedding = 60,
-  kPerLayerProjection = 61,
-  kPerLayerNorm = 62,
-  kPerLayerGate = 63,
-  kPerLayerOut = 64,
-  kLayerScale = 65,
-  kRouterNorm = 66,
-  kExpertScales = 67,
-  kJointNorm = 68,
-  kThirdNorm = 69,
-  kPostThirdNorm = 70,
-  kFourthNorm = 71,
-  kPostFourthNorm = 72,
-  kAltupNorm = 73,
-  kAltupRouter = 74,
-  kAltupPredict = 75,
-  kAltupCorrect = 76,
-  kAltupScale = 77,
-  kAltupIn1 = 78,
-  kAltupIn2 = 79,
-  kAltupIn3 = 80,
-  kAltupOut1 = 81,
-  kAltupOut2 = 82,
-  kAltupOut3 = 83,
-  kLaurelLeft = 84,
-  kLaurelRight = 85,
-  kLaurelNorm = 86,
-  kKvUp = 87,
-  kDeltaIn = 88,
-  kQkv = 89,
-  kGateUp = 90,
-  kDeltaBeta = 91,
-  kDeltaAlpha = 92,
+  kMambaIn = 60,
+  kMambaConv = 61,
+  kMambaConvBias = 62,
+  kMambaDecay = 63,
+  kMambaStep = 64,
+  kMambaSkip = 65,
+  kMambaNorm = 66,
+  kMambaOut = 67,
+  kPerLayerEmbedding = 68,
+  kPerLayerProjection = 69,
+  kPerLayerNorm = 70,
+  kPerLayerGate = 71,
+  kPerLayerOut = 72,
+  kLayerScale = 73,
+  kRouterNorm = 74,
+  kExpertScales = 75,
+  kJointNorm = 76,
+  kThirdNorm = 77,
+  kPostThirdNorm = 78,
+  kFourthNorm = 79,
+  kPostFourthNorm = 80,
+  kAltupNorm = 81,
+  kAltupRouter = 82,
+  kAltupPredict = 83,
+  kAltupCorrect = 84,
+  kAltupScale = 85,
+  kAltupIn1 = 86,
+  kAltupIn2 = 87,
+  kAltupIn3 = 88,
+  kAltupOut1 = 89,
+  kAltupOut2 = 90,
+  kAltupOut3 = 91,
+  kLaurelLeft = 92,
+  kLaurelRight = 93,
+  kLaurelNorm = 94,
+  kKvUp = 95,
+  kDeltaIn = 96,
+  kQkv = 97,
+  kGateUp = 98,
+  kDeltaBeta = 99,
+  kDeltaAlpha = 100,
 };
 
 enum class PlanHead : int32_t {
@@ -219,6 +230,7 @@ enum class GateActivation : int32_t {
   kSilu = 0,
   kGeluTanh = 1,
   kClampedSwiglu = 2,
+  kReluSquared = 3,
 };
 
 enum class ExpertScores : int32_t {
@@ -272,7 +284,10 @@ constexpr bool of_each(WeightRole role) {
   X(kKdaIn, kda_in)                    \
   X(kKdaUp, kda_up)                    \
   X(kKda, kda)                         \
-  X(kKdaOut, kda_out)
+  X(kKdaOut, kda_out)                  \
+  X(kMambaIn, mamba_in)                \
+  X(kMamba, mamba)                     \
+  X(kMambaOut, mamba_out)
 
 struct PlanShare {
   int32_t begin;  // first row
@@ -464,13 +479,43 @@ static_assert(offsetof(PlanKda, heads) == 0);
 static_assert(offsetof(PlanKda, width) == 4);
 static_assert(offsetof(PlanKda, kernel) == 8);
 
+struct PlanMamba {
+  int32_t heads;      // H
+  int32_t head;       // p: width of a head
+  int32_t groups;     // G: of consecutive heads, which share b and c, and are normed by one
+  int32_t state;      // n: width of b and c
+  int32_t kernel;     // C: tokens over which its channels are summed
+  int32_t together;   // heads of a part, all of one group
+  int32_t normed;     // 1: what the last matrix reads is normed
+  float gate_scale;   // of z
+  float input_scale;  // of u
+  float write_scale;  // of b
+  float read_scale;   // of c
+  float step_scale;   // of t
+};
+static_assert(sizeof(PlanMamba) == 48);
+static_assert(offsetof(PlanMamba, heads) == 0);
+static_assert(offsetof(PlanMamba, head) == 4);
+static_assert(offsetof(PlanMamba, groups) == 8);
+static_assert(offsetof(PlanMamba, state) == 12);
+static_assert(offsetof(PlanMamba, kernel) == 16);
+static_assert(offsetof(PlanMamba, together) == 20);
+static_assert(offsetof(PlanMamba, normed) == 24);
+static_assert(offsetof(PlanMamba, gate_scale) == 28);
+static_assert(offsetof(PlanMamba, input_scale) == 32);
+static_assert(offsetof(PlanMamba, write_scale) == 36);
+static_assert(offsetof(PlanMamba, read_scale) == 40);
+static_assert(offsetof(PlanMamba, step_scale) == 44);
+
 struct PlanMlp {
   int32_t inner;              // F, over all lanes
   GateActivation activation;  // of the gate
+  float gate_scale;           // of what the gate's matrix makes
 };
-static_assert(sizeof(PlanMlp) == 8);
+static_assert(sizeof(PlanMlp) == 12);
 static_assert(offsetof(PlanMlp, inner) == 0);
 static_assert(offsetof(PlanMlp, activation) == 4);
+static_assert(offsetof(PlanMlp, gate_scale) == 8);
 
 struct PlanPerLayer {
   int32_t inner;              // P: numbers of a token for one layer
@@ -499,10 +544,11 @@ struct PlanModule {
   PlanDelta delta;
   PlanExperts experts;
   PlanKda kda;
+  PlanMamba mamba;
   PlanMlp mlp;
   PlanPerLayer per_layer;
 };
-static_assert(sizeof(PlanModule) == 264);
+static_assert(sizeof(PlanModule) == 316);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
@@ -519,8 +565,9 @@ static_assert(offsetof(PlanModule, conv) == 144);
 static_assert(offsetof(PlanModule, delta) == 156);
 static_assert(offsetof(PlanModule, experts) == 180);
 static_assert(offsetof(PlanModule, kda) == 232);
-static_assert(offsetof(PlanModule, mlp) == 244);
-static_assert(offsetof(PlanModule, per_layer) == 252);
+static_assert(offsetof(PlanModule, mamba) == 244);
+static_assert(offsetof(PlanModule, mlp) == 292);
+static_assert(offsetof(PlanModule, per_layer) == 304);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first

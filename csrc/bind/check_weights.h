@@ -40,6 +40,7 @@ class WeightCheck {
     if (m.experts.count > 0) check(m.layer, m.experts);
     if (m.per_layer.inner > 0) check(m.per_layer);
     if (m.kda.heads > 0) check(m.layer, m.kda);
+    if (m.mamba.heads > 0) check(m.layer, m.mamba);
     if (m.conv.channels > 0) {
       require(WeightRole::kConvTaps, m.layer, int64_t{m.conv.channels} * m.conv.taps);
     }
@@ -90,6 +91,15 @@ class WeightCheck {
     require(WeightRole::kKdaDecay, layer, k.heads);
     require(WeightRole::kKdaStep, layer, columns);
     require(WeightRole::kKdaNorm, layer, k.width);
+  void check(int layer, const PlanMamba& m) const {
+    const int64_t columns = int64_t{m.heads} * m.head;
+    const int64_t channels = columns + 2 * int64_t{m.groups} * m.state;
+    require(WeightRole::kMambaConv, layer, channels * m.kernel);
+    allow(WeightRole::kMambaConvBias, layer, channels);
+    require(WeightRole::kMambaDecay, layer, m.heads);
+    require(WeightRole::kMambaStep, layer, m.heads);
+    require(WeightRole::kMambaSkip, layer, m.heads);
+    if (m.normed != 0) require(WeightRole::kMambaNorm, layer, columns);
   }
 
   void check(int layer, const PlanExperts& e) const {

@@ -159,7 +159,8 @@ void ExpertCache::take(int64_t expert, int64_t place) {
   place_[expert] = place;
   const char* at = memory_.as<char>() + static_cast<size_t>(place) * place_bytes_;
   for (int i = 0; i < kMatrices; ++i) {
-    *experts_[expert][i].read = at + begin_of(experts_[expert], i);
+    const void** read = experts_[expert][i].read;  // null: there is no gate
+    if (read != nullptr) *read = at + begin_of(experts_[expert], i);
   }
 }
 

@@ -30,7 +30,7 @@ class ExpertCache {
   // Rows of a matrix: how long they are, and the pointer by which they are read.
   struct Rows {
     size_t bytes = 0;
-    const void** read = nullptr;
+    const void** read = nullptr;  // null where there is no such matrix
   };
   using Expert = std::array<Rows, kMatrices>;
 

@@ -30,6 +30,13 @@ MONOLANE_CLONES void centre(const float* x, int64_t count, float* out) {
   for (int64_t k = 0; k < count; ++k) out[k] = x[k] - mean;
 }
 
+MONOLANE_CLONES void relu_squared(const float* x, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float positive = x[i] < 0.0f ? 0.0f : x[i];
+    out[i] = positive * positive;
+  }
+}
+
 MONOLANE_CLONES float dot(const float* x, const float* y, int64_t count) {
   constexpr int64_t kStrands = 16;
   float strands[kStrands] = {};

@@ -1,6 +1,8 @@
 // Loops over the elements of activations, compiled for each instruction set; see clones.h.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace monolane {
@@ -8,6 +10,11 @@ namespace monolane {
 void add_to(float* x, const float* y, int64_t count);
 void add_scaled_to(float* x, const float* y, float scale, int64_t count);
 void scale_by(float* x, float scale, int64_t count);
+// out[i] = max(x[i], 0)^2; a NaN stays one.
+void relu_squared(const float* x, int64_t count, float* out);
+
+// log(1 + e^x), by the branch that cannot overflow.
+inline float softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x))); }
 
 // out[i] = x[i] less the mean of x, which is summed in 16 strands; out may be x.
 void centre(const float* x, int64_t count, float* out);

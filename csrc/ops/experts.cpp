@@ -53,6 +53,15 @@ void choose_experts(Forward& f, Worker& w, const PlanPhase& phase) {
 void shared_gate_up(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanExperts& e = f.module(phase).experts;
   const int64_t width = f.pass.width, before = int64_t{e.chosen} * e.inner;
+  if (!is_gated(e.activation)) {
+    multiply(f, w, phase, 1, [&](int64_t, int64_t first, int64_t count, const float* up) {
+      for (int64_t t = 0; t < width; ++t) {
+        relu_squared(up + t * count, count,
+                     f.buffer(PlanBuffer::kHidden) + t * columns_of(e) + before + first);
+      }
+    });
+    return;
+  }
   const GateUp gate_up = gate_up_of(f.kernels, e.activation);
   const OwnRows& up_rows = rows(f, w, phase, 3);
   const Activation up_kind = f.activation_of(up_rows);
@@ -110,7 +119,9 @@ void run_expert_gate_up(Forward& f, Worker& w, const PlanPhase& phase) {
   const PlanHeader& h = f.plan.header;
   const PlanExperts& e = f.module(phase).experts;
   const WeightsByRole& layer = f.weights.of(phase.layer);
+  const bool gated = is_gated(e.activation);
   const GateUp gate_up = gate_up_of(f.kernels, e.activation);
+  const int64_t matrices = gated ? 2 : 1;  // gate and up, or up alone
   choose_experts(f, w, phase);
   w.weights.prefetch(f.index_of(phase), 0, w.order.front());
   w.router.weigh_shared(w.normed->as<float>(), layer.vector(WeightRole::kSharedExpertGate),
@@ -127,29 +138,31 @@ void run_expert_gate_up(Forward& f, Worker& w, const PlanPhase& phase) {
     const int64_t width = static_cast<int64_t>(uses.size());
     if (stowed != nullptr) stowed->await(expert, ExpertCache::kInner);
     float* gate = w.product->as<float>();
-    float* up = gate + width * count;
-    for (const int64_t i : {0, 1}) {
+    float* up = gate + (gated ? width * count : 0);
+    for (int64_t i = 0; i < matrices; ++i) {
       const OwnRows& matrix = rows(f, w, phase, i, expert);
       const Activation kind = f.activation_of(matrix);
-      if (i == 0) {
-        w.weights.prefetch(f.index_of(phase), 1, expert);
+      if (i + 1 < matrices) {
+        w.weights.prefetch(f.index_of(phase), i + 1, expert);
       } else if (n + 1 < w.order.size()) {
         w.weights.prefetch(f.index_of(phase), 0, w.order[n + 1]);
       }
       product(f, matrix, 0, count, kind, gather_tokens(f, w, kind, h.hidden, uses), width,
-              i == 0 ? gate : up, count);
+              i + 1 < matrices ? gate : up, count);
     }
     const int64_t inner = e.inner;
-    add_bias(gate, bias_of(layer.vector(WeightRole::kExpertGateBias), inner, expert, own.begin),
-             width, count);
+    if (gated)
+      add_bias(gate, bias_of(layer.vector(WeightRole::kExpertGateBias), inner, expert, own.begin),
+               width, count);
     add_bias(up, bias_of(layer.vector(WeightRole::kExpertUpBias), inner, expert, own.begin), width,
              count);
     for (const Router::Use& use : uses) {
       // Products of what is read stand for it: so no input is packed anew for an expert.
-      if (e.weigh_inputs) scale_by(gate, use.weight, count);
+      if (e.weigh_inputs && gated) scale_by(gate, use.weight, count);
       if (e.weigh_inputs) scale_by(up, use.weight, count);
       const int64_t place = use.place * inner + own.begin;
-      gate_up(gate, up, count, f.buffer(PlanBuffer::kHidden) + use.token * columns_of(e) + place);
+      float* hidden = f.buffer(PlanBuffer::kHidden) + use.token * columns_of(e) + place;
+      gated ? gate_up(gate, up, count, hidden) : relu_squared(up, count, hidden);
       gate += count;
       up += count;
     }

@@ -283,8 +283,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "qk_unscaled": {"qk_unscaled": True, "qk_norm": QkNorm.HEAD},
     "attention_temperature": {"attention_temperature": Temperature(0.1, 16)},
     "score_cap": {"score_cap": 50.0},
-    "value_norm": {"value_norm": True},
-    "layer_scales": {"layer_scales": True},
+    "key_scale": {"key_scale": 0.5},
     "experts": {
         "experts": Experts(4, 2, 8, normalised=True),
         "layers": (LayerConfig(NOW, NOW, experts=True),),
@@ -368,6 +367,10 @@ def test_every_field_is_computed_or_refused() -> None:
         ("ministral3", "attention_temperature"),
         ("gemma2", "norm_offset"),
         ("lfm2", "layers.modules"),
+        ("granitemoehybrid", "experts"),
+        ("nemotron_h", "activation"),
+        ("falcon_h1", "key_scale"),
+        ("bamba", "layers.modules"),
         ("granite", "residual_scale"),
         ("exaone4", "norm_before"),
         ("olmo3", "local_rotary"),
@@ -392,6 +395,8 @@ def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:
     own = {
         "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
         "granite": {"residual_multiplier": 0.5},
+        "falcon_h1": {"key_multiplier": 0.5},
+        "nemotron_h": {"hybrid_override_pattern": "M-*"},
         "hunyuan_v1_moe": {"num_experts": 4},
         "gemma3n_text": {"num_kv_shared_layers": 0},
     }

@@ -5,7 +5,16 @@ from typing import Any
 import gguf
 import numpy as np
 
-TURNED = ("llama", "smollm3", "granite", "mistral3")  # whose queries and keys it reorders
+from .converted_mamba import falcon_scaled, granite_tensors, mamba_metadata, mamba_tensor
+
+TURNED = (
+    "llama",
+    "smollm3",
+    "granite",
+    "granitehybrid",
+    "mistral3",
+)  # whose queries and keys it reorders
+MAMBAS = ("granitehybrid", "falcon-h1", "nemotron_h", "nemotron_h_moe")  # which have Mamba-2
 HYBRIDS = ("qwen3next", "qwen35", "qwen35moe")  # which have gated delta rules
 
 
@@ -16,9 +25,8 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
     """
     # Where layers differ, Transformers warns of a size that is said of all of them.
     config.allow_global_per_layer_attribute_access = True
-    # Kimi Linear turns nothing, and its files say what Transformers has by default.
-    unturned = {"rope_type": "default", "rope_theta": 1e4}
-    rope = getattr(config, "rope_parameters", unturned)
+    # Models that turn nothing have none, and their files say what Transformers has by default.
+    rope = getattr(config, "rope_parameters", None) or {"rope_type": "default"}
     full = rope.get("full_attention", rope)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     said: dict[str, Any] = {
@@ -32,19 +40,19 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         or getattr(config, "norm_eps", None),
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
-        "rope.freq_base": float(full["rope_theta"]),
+        "rope.freq_base": full.get("rope_theta"),
     }
     if hasattr(config, "num_experts_per_tok"):
-        routed = architecture in ("deepseek2", "glm4moe")
+        routed = architecture in ("deepseek2", "glm4moe") or architecture.startswith("nemotron")
         local = "num_local_experts" if architecture == "llama4" else "num_experts"
-        said["expert_count"] = config.n_routed_experts if routed else getattr(config, local)
+        said["expert_count"] = config.n_routed_experts if routed else getattr(config, local, None)
         said["expert_used_count"] = config.num_experts_per_tok
     if architecture in ("qwen2moe", "qwen3moe", "qwen3next", "qwen35moe", "exaone-moe"):
         said["expert_feed_forward_length"] = config.moe_intermediate_size
     if architecture in ("qwen2moe", "qwen3next", "qwen35moe"):
         shared = config.shared_expert_intermediate_size
         said["expert_shared_feed_forward_length"] = shared
-    if architecture == "granite":
+    if architecture.startswith("granite"):
         said |= {
             "embedding_scale": config.embedding_multiplier,
             "attention.scale": config.attention_multiplier,
@@ -143,6 +151,8 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         said |= delta_metadata(config, whole)
     if architecture == "kimi-linear":
         said |= kimi_metadata(config)
+    if architecture in MAMBAS or config.model_type == "granitemoehybrid":
+        said |= mamba_metadata(config, architecture)
     if architecture == "gemma3":
         said["attention.sliding_window"] = config.sliding_window
         said["rope.freq_base_swa"] = rope["sliding_attention"]["rope_theta"]
@@ -312,6 +322,21 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
         offset = architecture in ("gemma2", "gemma3", *HYBRIDS) and ".linear_attn." not in name
         if offset and name.endswith("norm.weight"):
             array = array + 1
+        if architecture.startswith("nemotron"):
+            name = name.replace("model.", "backbone.", 1)
+        if architecture == "falcon-h1":
+            array = falcon_scaled(name, array, config).astype(np.float32)
+        if ".mamba." in name or (".mixer." in name and "_proj" not in name):
+            groups = config.mamba_n_groups if ".mamba." in name else config.n_groups
+            name, array = mamba_tensor(name, array, groups)
+        moe = ".shared_mlp." in name or ".block_sparse_moe." in name
+        if config.model_type == "granitemoehybrid" and moe:
+            found |= granite_tensors(name, array, config)
+            continue
+        if ".mixer.experts." in name:
+            part = "down" if "down" in name else "up"
+            found[f"blk.{name.split('.')[2]}.ffn_{part}_exps.weight"] = array
+            continue
         if name.endswith("in_proj_qkvz.weight"):
             found |= delta_inputs(name, array, config, whole)
             continue
@@ -363,7 +388,7 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
         half = config.per_layer_config[config.layer_types.index("full_attention")].head_dim // 2
         turning = np.arange(half) < int(half * pairs)
         found["rope_freqs.weight"] = np.where(turning, 1.0, 1e30).astype(np.float32)
-    if getattr(config, "rope_parameters", {}).get("rope_type") == "llama3":
+    if (getattr(config, "rope_parameters", None) or {}).get("rope_type") == "llama3":
         found["rope_freqs.weight"] = divisors(model)
     return found
 

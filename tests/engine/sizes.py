@@ -105,6 +105,52 @@ KIMI: dict[str, Any] = {
 HYBRID = {name: x for name, x in DELTA.items() if name not in (*MIXTURE, "norm_topk_prob")}
 HYBRID = {name: x for name, x in HYBRID.items() if name != "shared_expert_intermediate_size"}
 HYBRID_MOE = {name: x for name, x in DELTA.items() if name != "norm_topk_prob"}
+# Mamba-2: six heads in three groups, as wide as the stream.
+MAMBA: dict[str, Any] = {
+    **ODD,
+    "rms_norm_eps": 1e-3,  # as above: what a state says is normed
+    "mamba_n_heads": 6,
+    "mamba_d_head": 10,
+    "mamba_n_groups": 3,
+    "mamba_d_state": 9,
+    "mamba_expand": 1,
+}
+GRANITE4: dict[str, Any] = {
+    **MAMBA,
+    "layer_types": ["mamba", "attention", "mamba"],
+    "shared_intermediate_size": 54,
+    "num_local_experts": 0,
+    "num_experts_per_tok": 0,
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.6,
+    "logits_scaling": 2.0,
+}
+FALCON: dict[str, Any] = {
+    **MAMBA,
+    "mamba_d_ssm": 60,
+    "embedding_multiplier": 2.7,
+    "attention_in_multiplier": 0.9,
+    "key_multiplier": 0.37,
+    "attention_out_multiplier": 0.61,
+    "ssm_in_multiplier": 1.3,
+    "ssm_multipliers": [0.7, 1.2, 0.8, 1.1, 0.9],
+    "ssm_out_multiplier": 0.43,
+    "mlp_multipliers": [1.7, 0.57],
+    "lm_head_multiplier": 0.81,
+}
+NEMOTRON: dict[str, Any] = {
+    **ODD,
+    "layer_norm_epsilon": 1e-3,
+    "mamba_num_heads": 6,
+    "mamba_head_dim": 10,
+    "n_groups": 3,
+    "ssm_state_size": 9,
+    # Below it Transformers cuts steps off in prompts alone. The others are of random weights.
+    "time_step_min": 1e-30,
+    "time_step_floor": 0.01,
+    "time_step_max": 1.0,
+}
 # Three positions of a token, of which text has one: two pairs of a head go by each.
 SECTIONS: dict[str, Any] = {
     "head_dim": 24,

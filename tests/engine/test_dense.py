@@ -29,9 +29,11 @@ from .sizes import (
     DELTA,
     ERNIE_MOE,
     EVEN,
+    FALCON,
     GEMMA3N,
     GEMMA4,
     GLM_MOE,
+    GRANITE4,
     GROWING,
     HYBRID,
     HYBRID_MOE,
@@ -39,8 +41,10 @@ from .sizes import (
     LLAMA3,
     LLAMA4,
     LONG,
+    MAMBA,
     MIXTURE,
     MLA,
+    NEMOTRON,
     ODD,
     SECTIONS,
     SHARED,
@@ -279,6 +283,39 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma2",
         ODD | {"attn_logit_softcapping": None, "final_logit_softcapping": None},
     ),
+    "Granite 4": ("GraniteMoeHybrid", GRANITE4),
+    "Granite 4, mixtures, one group": (
+        "GraniteMoeHybrid",
+        GRANITE4
+        | {"num_local_experts": 7, "num_experts_per_tok": 3, "mamba_n_groups": 1}
+        | {"position_embedding_type": "rope", "mamba_d_conv": 2, "mamba_conv_bias": False},
+    ),
+    "Granite 4 without Mamba-2, tied": (
+        "GraniteMoeHybrid",
+        GRANITE4
+        | {"layer_types": ["attention"] * 3, "position_embedding_type": "rope"}
+        | {"attention_bias": True, "tie_word_embeddings": True},
+    ),
+    "Nemotron-H": (
+        "NemotronH",
+        NEMOTRON | {"layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba", "mlp"]},
+    ),
+    "Nemotron 3": (
+        "NemotronH",
+        NEMOTRON
+        | {"layers_block_type": ["mamba", "moe", "attention", "moe", "mamba", "mlp"]}
+        | {"n_routed_experts": 12, "num_experts_per_tok": 4, "moe_intermediate_size": 38}
+        | {"moe_shared_expert_intermediate_size": 54, "routed_scaling_factor": 1.5}
+        | {"n_group": 3, "topk_group": 2, "use_conv_bias": False},
+    ),
+    "Falcon-H1": ("FalconH1", FALCON),
+    "Falcon-H1, normed, as wide as the stream": (
+        "FalconH1",
+        FALCON
+        | {"mamba_d_ssm": None, "mamba_rms_norm": True, "mamba_norm_before_gate": False}
+        | {"mamba_d_head": "auto", "ssm_multipliers": None, "tie_word_embeddings": True},
+    ),
+    "Bamba": ("Bamba", MAMBA | {"head_dim": 12, "attn_layer_indices": [1]}),
     "OLMo 2": ("Olmo2", ODD),
     "OLMo 2, biases": ("Olmo2", ODD | {"attention_bias": True}),
     "OLMo 2, YaRN": ("Olmo2", ODD | {"rope_parameters": YARN, "num_key_value_heads": 3}),
@@ -380,7 +417,7 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith(
-                ("bias", "scale")
+                ("bias", "scale", ".D")
             ):  # off one and zero, so that they show
                 parameter += 0.3 * torch.randn_like(parameter)
             if name.endswith("gate_up_proj"):  # gates and ups beyond GPT-OSS's limit, 7

@@ -21,8 +21,10 @@ from .sizes import (
     CONVS,
     DELTA,
     ERNIE_MOE,
+    FALCON,
     GEMMA4,
     GLM_MOE,
+    GRANITE4,
     GROWING,
     HYBRID,
     HYBRID_MOE,
@@ -33,6 +35,7 @@ from .sizes import (
     LONGROPE,
     MIXTURE,
     MLA,
+    NEMOTRON,
     SECTIONS,
     YARN,
 )
@@ -199,6 +202,46 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 9}
         | {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 2.0},
     ),
+    "Granite 4": (
+        "GraniteMoeHybrid",
+        "granitehybrid",
+        GRANITE4 | {"vocab_size": VOCAB, "head_dim": 10, "shared_intermediate_size": 74},
+    ),
+    "Granite 4, mixtures": (
+        "GraniteMoeHybrid",
+        "granitehybrid",
+        GRANITE4
+        | {"vocab_size": VOCAB, "head_dim": 10, "mamba_n_groups": 1}
+        | {"num_local_experts": 7, "num_experts_per_tok": 3, "tie_word_embeddings": True},
+    ),
+    "Granite 4 without Mamba-2": (
+        "GraniteMoeHybrid",
+        "granite",
+        GRANITE4
+        | {"vocab_size": VOCAB, "head_dim": 10, "shared_intermediate_size": 74}
+        | {"layer_types": ["attention"] * 3, "position_embedding_type": "rope"},
+    ),
+    "Nemotron-H": (
+        "NemotronH",
+        "nemotron_h",
+        NEMOTRON
+        | {"vocab_size": VOCAB}
+        | {"layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba", "mlp"]},
+    ),
+    "Nemotron 3": (
+        "NemotronH",
+        "nemotron_h_moe",
+        NEMOTRON
+        | {"vocab_size": VOCAB, "layers_block_type": ["mamba", "moe", "attention", "moe", "mamba"]}
+        | {"n_routed_experts": 12, "num_experts_per_tok": 4, "moe_intermediate_size": 38}
+        | {"moe_shared_expert_intermediate_size": 54, "routed_scaling_factor": 1.5},
+    ),
+    "Falcon-H1": ("FalconH1", "falcon-h1", FALCON | {"vocab_size": VOCAB}),
+    "Falcon-H1, normed": (
+        "FalconH1",
+        "falcon-h1",
+        FALCON | {"vocab_size": VOCAB, "mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    ),
     "OLMo 2": ("Olmo2", "olmo2", {}),
     "Gemma 3": (
         "Gemma3Text",
@@ -260,7 +303,7 @@ def random_model(kind: str, **changes: Any) -> Any:
     model = model_class(config_of).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name or name.endswith(("bias", "scale")):
+            if "norm" in name or name.endswith(("bias", "scale", ".D")):
                 parameter += 0.3 * torch.randn_like(parameter)
         for name, buffer in model.named_buffers():
             if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):

@@ -31,6 +31,7 @@ HYBRIDS = [kind for kind in DENSE if kind.startswith(("qwen3_next", "qwen3_5"))]
 # Rotary pairs are neighbours.
 PAIRED = ["ernie4_5", "ernie4_5_moe", "glm4", "cohere", "cohere2", "llama4_text", "llama4"]
 LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "kimi_linear"]
+OWN_LAYERS = ["nemotron_h", "falcon_h1", "bamba"]  # whose layer_types are not read
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 4.0,
@@ -51,6 +52,8 @@ def spelled(kind: str, **fields: Any) -> dict[str, Any]:
         fields = {"partial_rotary_factor": 1.0} | fields
     if kind in NESTED:
         return {"model_type": kind, "text_config": SIZES | fields}
+    if kind == "nemotron_h":
+        fields = {"hybrid_override_pattern": "M-*"} | fields
     if kind == "deepseek_v2":  # which has no default for it
         fields = {"num_experts_per_tok": 6} | fields
     return SIZES | {"model_type": kind} | (LANES if kind.startswith("laneformer") else {}) | fields

@@ -22,6 +22,7 @@ from .spelled_families import (
     KINDS,
     LATENT,
     NESTED,
+    OWN_LAYERS,
     PAIRED,
     SIZES,
     round_trip,
@@ -115,9 +116,11 @@ EPSILONS = {  # of norms, where it is not 1e-6
     **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), 1e-5),
     **dict.fromkeys(("cohere", "cohere2", "ernie4_5_moe", "llama4", "llama4_text"), 1e-5),
     "kimi_linear": 1e-5,
+    **dict.fromkeys(OWN_LAYERS, 1e-5),
     "glm4": 1.5625e-7,
 }
 HYBRID = ("norm_offset", "qk_norm", "attention_gate", "delta")
+MODULES = ("layers.modules", "operations.Mamba")
 LLAMA4 = ("qk_norm", "norm_turned", "qk_unscaled", "attention_temperature", "experts")
 LLAMA4 = (*LLAMA4, "layers.chunked", "layers.rotary")
 GEMMA3N = ("local_rotary", "norm_after", "qk_norm", "query_scale", "value_norm", "activation")
@@ -147,6 +150,10 @@ FEATURES = {
     "lfm2": ("qk_norm",),  # whose layers attend, all of them, where none is said not to
     "lfm2_moe": ("qk_norm", "experts"),
     "granite": ("query_scale",),
+    "granitemoehybrid": ("query_scale", "experts", "layers.rotary", *MODULES),
+    "nemotron_h": ("activation", "layers.rotary", *MODULES),
+    "falcon_h1": (*MODULES, "operations.Mlp"),
+    "bamba": (*MODULES, "rotary.part"),
     "seed_oss": ("qkv_bias",),
     "ernie4_5": (),
     "ernie4_5_moe": ("experts",),
@@ -282,7 +289,7 @@ def test_windows(fields: dict[str, Any], windows: list[int | None]) -> None:
     assert round_trip(config) == config
 
 
-@pytest.mark.parametrize("kind", DENSE)
+@pytest.mark.parametrize("kind", [kind for kind in DENSE if kind not in OWN_LAYERS])
 def test_layer_types_that_are_none(kind: str) -> None:
     other = "sliding_attention" if kind.startswith("llama4") else "chunked_attention"
     for wrong in ("full_attention", ["full_attention"] * 2, [other] * 3, [1, 2, 3]):

@@ -63,7 +63,8 @@ def test_rotary_in_both_spellings(
     else:
         fields = {"rope_theta": 5e5, "rope_scaling": stretch}
     config = parse_config(spelled(kind, **fields))
-    assert config.rotary == Rotary(5e5, "interleaved" if kind in PAIRED else "half", expected)
+    part = 0.5 if kind == "bamba" else 1.0
+    assert config.rotary == Rotary(5e5, "interleaved" if kind in PAIRED else "half", expected, part)
     assert round_trip(config) == config
 
 

@@ -23,6 +23,7 @@ from monolane.ops import (
 from monolane.ops.conv.spec import Conv
 from monolane.ops.kda.spec import Kda
 from monolane.ops.laurel.spec import Laurel
+from monolane.ops.mamba.spec import Mamba
 from monolane.ops.per_layer.spec import PerLayer
 from monolane.ops.sparse_mlp.spec import SparseMlp
 
@@ -49,6 +50,22 @@ LATENT = {**PLAIN, "heads": 3, "kv_heads": 3, "head_dim": 11, "qk_norm": None, "
 SIZES = Latent(rank=10, query_rank=9, plain=7, turned=4, value=5)
 SIGMOID: dict[str, Any] = {"scores": "sigmoid", "corrected": True, "groups": 3, "group_best": 2}
 SHARED: dict[str, Any] = {"shared": 13, "shared_expert_gate": True, "scale": 2.5}
+
+PLAIN_MAMBA: dict[str, Any] = {
+    "heads": 5,
+    "head": 4,
+    "groups": 1,
+    "state_size": 6,
+    "kernel": 3,
+    "conv_bias": False,
+    "normed": False,
+    "scale": 2.0,
+    "gate_scale": 0.5,
+    "input_scale": 0.25,
+    "write_scale": 4.0,
+    "read_scale": 0.125,
+    "step_scale": 8.0,
+}
 
 CASES: dict[str, tuple[Operation, Room]] = {
     "attention": (Attention(**ATTENTION), TWO),
@@ -78,7 +95,14 @@ CASES: dict[str, tuple[Operation, Room]] = {
     ),
     "laurel": (Laurel(rank=3), ONE),
     "sparse_mlp": (SparseMlp(inner=14, sparsity=0.5, activation="gelu_tanh"), ONE),
-    "mlp": (Mlp(inner=14, activation="gelu_tanh"), TWO),
+    "mlp": (Mlp(inner=14, activation="gelu_tanh", gate_scale=0.5), TWO),
+    "mlp without a gate": (Mlp(inner=14, activation="relu_squared"), ONE),
+    "experts without gates": (
+        Experts(6, 2, 11, normalised=True, shared=13, activation="relu_squared"),
+        ONE,
+    ),
+    "mamba": (Mamba(heads=12, head=7, groups=2, state_size=5, kernel=4), ONE),
+    "mamba without a norm": (Mamba(**PLAIN_MAMBA), ONE),
     "conv": (Conv(channels=32, taps=4), ONE),
     "kda": (Kda(heads=3, width=4, kernel=4), ONE),
     "per_layer": (PerLayer(inner=7, layers=3, rows=50, activation="gelu_tanh"), ONE),
@@ -174,6 +198,32 @@ TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
         "kda_norm": (1, 4),
         "o": (1, 10, 12),
     },
+    "mlp without a gate": {"up": (1, 14, 10), "down": (1, 10, 14)},
+    "experts without gates": {
+        "router": (1, 6, 10),
+        "expert_up": (1, 11, 10),
+        "expert_down": (1, 10, 11),
+        "shared_up": (1, 13, 10),
+        "shared_down": (1, 10, 13),
+    },
+    "mamba": {
+        "mamba_in": (1, 200, 10),
+        "mamba_conv": (1, 104, 1, 4),
+        "mamba_conv_bias": (1, 104),
+        "mamba_decay": (1, 12),
+        "mamba_step": (1, 12),
+        "mamba_skip": (1, 12),
+        "mamba_norm": (1, 84),
+        "mamba_out": (1, 10, 84),
+    },
+    "mamba without a norm": {
+        "mamba_in": (1, 57, 10),
+        "mamba_conv": (1, 32, 1, 3),
+        "mamba_decay": (1, 5),
+        "mamba_step": (1, 5),
+        "mamba_skip": (1, 5),
+        "mamba_out": (1, 10, 20),
+    },
     "conv": {"conv_in": (1, 96, 10), "conv_taps": (1, 32, 1, 4), "conv_out": (1, 10, 32)},
     "per_layer": {"per_layer_gate": (1, 7, 10), "per_layer_out": (1, 10, 7)},
 }
@@ -215,6 +265,10 @@ BUFFERS: dict[str, dict[str, tuple[int, ...]]] = {
     "sparse_mlp": {},
     "mlp": {"HIDDEN": (2, 5, 7)},
     "kda": {"MIXED": (1, 5, 47), "LATENTS": (1, 5, 24), "HEADS": (1, 5, 12), "STATE": (3, 52)},
+    "mlp without a gate": {"HIDDEN": (1, 5, 14)},
+    "experts without gates": {"ROUTED": (1, 5, 6), "HIDDEN": (1, 5, 35)},
+    "mamba": {"MIXED": (1, 5, 200), "HEADS": (1, 5, 84), "STATE": (4, 198)},
+    "mamba without a norm": {"MIXED": (1, 5, 57), "HEADS": (1, 5, 20), "STATE": (5, 56)},
     "conv": {"MIXED": (1, 5, 96), "HEADS": (1, 5, 32), "STATE": (2, 48)},
     "per_layer": {"HIDDEN": (1, 5, 7), "PER_LAYER": (1, 5, 21)},
 }
@@ -229,6 +283,8 @@ STATES = {
     "delta": State(parts=2, numbers=105, inputs=37, before=3),
     "kda": State(parts=3, numbers=16, inputs=17, before=3),
     "conv": State(parts=2, numbers=0, inputs=16, before=3),
+    "mamba": State(parts=4, numbers=105, inputs=34, before=3),
+    "mamba without a norm": State(parts=5, numbers=24, inputs=17, before=2),
 }
 # Floats, each piece rounded up to a cache line of 16.
 SCRATCH = {
@@ -240,6 +296,8 @@ SCRATCH = {
     "delta": 4848 + 112 + 32 + 16,
     "kda": 2240 + 16 + 48,
     "conv": 2096,
+    "mamba": 4464 + 112 + 32 + 16,
+    "mamba without a norm": 2224 + 32 + 16 + 16,
     "per_layer": 32,
 }
 NATIVE: dict[str, dict[str, dict[str, Any]]] = {
@@ -393,8 +451,58 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
     },
     "laurel": {},
     "sparse_mlp": {},
-    "mlp": {"mlp": {"inner": 14, "activation": 1}},
     "kda": {"kda": {"heads": 3, "width": 4, "kernel": 4}},
+    "mlp": {"mlp": {"inner": 14, "activation": 1, "gate_scale": 0.5}},
+    "mlp without a gate": {"mlp": {"inner": 14, "activation": 3, "gate_scale": 1.0}},
+    "experts without gates": {
+        "experts": {
+            "count": 6,
+            "chosen": 2,
+            "inner": 11,
+            "shared": 13,
+            "activation": 3,
+            "scores": 0,
+            "normalised": 1,
+            "groups": 1,
+            "chosen_groups": 1,
+            "group_best": 1,
+            "scale": 1.0,
+            "router_norm": 0,
+            "weigh_inputs": 0,
+        }
+    },
+    "mamba": {
+        "mamba": {
+            "heads": 12,
+            "head": 7,
+            "groups": 2,
+            "state": 5,
+            "kernel": 4,
+            "together": 3,
+            "normed": 1,
+            "gate_scale": 1.0,
+            "input_scale": 1.0,
+            "write_scale": 1.0,
+            "read_scale": 1.0,
+            "step_scale": 1.0,
+        }
+    },
+    "mamba without a norm": {
+        "mamba": {
+            "heads": 5,
+            "head": 4,
+            "groups": 1,
+            "state": 6,
+            "kernel": 3,
+            "together": 1,
+            "normed": 0,
+            "gate_scale": 1.0,
+            "input_scale": 0.5,
+            "write_scale": 8.0,
+            "read_scale": 0.25,
+            "step_scale": 16.0,
+        }
+    },
     "conv": {"conv": {"channels": 32, "taps": 4, "parts": 2}},
     "per_layer": {"per_layer": {"inner": 7, "layers": 3, "activation": 1}},
 }
@@ -410,6 +518,10 @@ PARAMETERS = {
     "sparse_mlp": 420,
     "mlp": 420,
     "kda": 849,
+    "mlp without a gate": 280,
+    "experts without gates": 60 + 6 * 220 + 260,
+    "mamba": 2000 + 416 + 104 + 3 * 12 + 84 + 840,
+    "mamba without a norm": 570 + 96 + 3 * 5 + 200,
     "conv": 1408,
     "per_layer": 140,
 }

@@ -18,6 +18,7 @@ from monolane.model import (
     Head,
     Latent,
     LayerConfig,
+    Mlp,
     ModelConfig,
     ModuleConfig,
     QkNorm,
@@ -35,6 +36,7 @@ from monolane.model import (
 from monolane.model._layer_config import ModuleName
 from monolane.ops.conv.spec import Conv
 from monolane.ops.kda.spec import Kda
+from monolane.ops.mamba.spec import Mamba
 from monolane.ops.per_layer.spec import PerLayer
 from monolane.plan import Choice, DeviceDescription, cpu
 
@@ -43,6 +45,23 @@ LATE = Reduce(2)
 DENSE = (LayerConfig(NOW, NOW),)
 MIXTURE = LayerConfig(NOW, NOW, experts=True)
 STATES = LayerConfig(NOW, NOW, delta=True)
+
+MAMBA = Mamba(heads=6, head=5, groups=2, state_size=3, kernel=4)
+PLAIN_MAMBA = Mamba(
+    heads=5,
+    head=3,
+    groups=1,
+    state_size=4,
+    kernel=1,
+    conv_bias=False,
+    normed=False,
+    scale=1.1,
+    gate_scale=0.9,
+    input_scale=1.2,
+    write_scale=0.8,
+    read_scale=1.4,
+    step_scale=0.7,
+)
 
 
 def _config(**changes: Any) -> ModelConfig:
@@ -220,6 +239,26 @@ CONFIGS = {
             LayerConfig(NOW, NOW, modules=(Kda(heads=3, width=5, kernel=4), "mlp")),
             LayerConfig(NOW, NOW, rotary="none"),
             LayerConfig(NOW, NOW, modules=(Kda(heads=2, width=7, kernel=2),)),
+        ),
+    ),
+    "mamba": _config(
+        num_lanes=1,
+        key_scale=0.7,
+        activation="relu_squared",
+        experts=Experts(5, 3, 14, normalised=True, shared=10),
+        layers=(
+            LayerConfig(NOW, NOW, modules=(MAMBA,)),
+            LayerConfig(
+                NOW,
+                NOW,
+                modules=(
+                    ModuleConfig("attention", scale=0.8, read_scale=1.3),
+                    ModuleConfig(PLAIN_MAMBA, beside=True, same_norm=True, scale=0.6),
+                    ModuleConfig(Mlp(inner=26, gate_scale=0.7), scale=1.2),
+                ),
+            ),
+            LayerConfig(NOW, NOW, modules=("mlp",)),
+            LayerConfig(NOW, NOW, experts=True, modules=(MAMBA, "experts")),
         ),
     ),
     "per_layer": _config(

@@ -143,7 +143,7 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
     sizes = (32, 16, 96, 8, -1, 2048, 0, 0, 0, 0, 0, 0, 0, 0, 12)
     assert attention["attention"].tolist() == (*sizes, scale, 0, 0, 1, 0)
     assert attention["scratch"] == 12 * 2 * (96 + 2)  # whole cache lines
-    assert mlp["mlp"].tolist() == (12288, 0)
+    assert mlp["mlp"].tolist() == (12288, 0, 1.0)
     assert mlp["attention"]["heads"] == 0
     assert arrays.modules[2 * 14]["attention"]["window"] == 0  # one of the last five
     gate_up = arrays.phases[4 + 5 * 7]  # of layer 7

@@ -18,6 +18,7 @@ OUTER = "QKV ATTEND OUT"
 STATES = "DELTA_IN DELTA DELTA_OUT"
 CONV = "CONV_IN CONV CONV_OUT"
 KDA = "KDA_IN KDA_UP KDA KDA_OUT"
+MAMBA = "MAMBA_IN MAMBA MAMBA_OUT"
 PER_LAYER = "PER_LAYER_GATE PER_LAYER_OUT"
 LATENT = "LATENT EXPAND ATTEND VALUES OUT"
 
@@ -42,6 +43,11 @@ LATENT = "LATENT EXPAND ATTEND VALUES OUT"
         ),
         ("kda", [f"{KDA} {DENSE}", f"{LATENT} {DENSE}", KDA], "HEAD CHOOSE"),
         ("conv", [f"{CONV} {DENSE}", f"{OUTER} {DENSE}", CONV], "HEAD CHOOSE"),
+        (
+            "mamba",
+            [MAMBA, f"{OUTER} {MAMBA} {DENSE}", DENSE, f"{MAMBA} {MIXTURE}"],
+            "HEAD CHOOSE",
+        ),
         (
             "per_layer",
             [*[f"{OUTER} {DENSE} {PER_LAYER}"] * 2, f"{PER_LAYER} {OUTER} {DENSE}"],

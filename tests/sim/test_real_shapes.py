@@ -28,6 +28,11 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "ministral3": {},
     "gemma2": {},
+    "granitemoehybrid": {"layer_types": ["mamba"] * 5 + ["attention"] + ["mamba"] * 4}
+    | {"num_hidden_layers": 10},
+    "nemotron_h": {},
+    "falcon_h1": {},
+    "bamba": {"attn_layer_indices": [9, 18, 27]},
 }
 
 

@@ -62,6 +62,8 @@ def hand_over(weights: Weights, config: ModelConfig, arithmetic: Arithmetic) -> 
             cut = lane_cut(weights.config, config, role)
             if role is Role.DELTA_CONV:
                 array = _taps(config, array)
+            elif role is Role.MAMBA_CONV:
+                array = array[0, :, 0].T  # [C, channels], as the core reads it
             _set_vector(found.table, role, index, cut.of(array.reshape(-1)), offset)
         else:
             matrix = array.reshape(-1, array.shape[-1])  # lanes one below the other

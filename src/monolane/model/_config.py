@@ -97,6 +97,7 @@ class ModelConfig:
     delta: Delta | None = feature(None)  # of the layers that have it in place of attention
     score_cap: float | None = feature(None)  # c: scores, scaled, become c tanh(score / c)
     query_scale: float | None = feature(None)  # of the scores; None: 1 / sqrt(head_dim)
+    key_scale: float = feature(1.0)  # of keys, beside the scale of the scores
     value_norm: bool = feature(False)  # each head's values are normed, without scales
     # Of the gate; "gelu_tanh": by GELU's tanh formula. "clamped_swiglu" is of gate and up both:
     # g * sigmoid(1.702 g) * (u + 1), g at most 7 and u from -7 to 7 (GPT-OSS).
@@ -209,6 +210,8 @@ class ModelConfig:
     def _modules(self, layer: LayerConfig) -> tuple[Module, ...]:
         head_dim = layer.head_dim or self.head_dim
         unturned, temperature = layer.rotary == "none", self.attention_temperature
+        read_scale = next((x.read_scale for x in layer.listed if x.operation == "attention"), 1.0)
+        scale = 1 / math.sqrt(head_dim) if self.query_scale is None else self.query_scale
         attention = Attention(
             heads=layer.num_heads or self.num_heads,
             kv_heads=layer.num_kv_heads or self.num_kv_heads,
@@ -222,7 +225,7 @@ class ModelConfig:
             out_bias=self.out_bias,
             sinks=self.attention_sinks,
             gate=self.attention_gate,
-            scale=1 / math.sqrt(head_dim) if self.query_scale is None else self.query_scale,
+            scale=scale * self.key_scale * read_scale**2,
             latent=self.latent,
             keys_of=layer.keys_of,
             value_norm=self.value_norm,
@@ -247,7 +250,7 @@ class ModelConfig:
             module = Module(
                 operation=operation,
                 reduce=layer.mlp_reduce if place else layer.attention_reduce,
-                scale=self.residual_scale,
+                scale=self.residual_scale * x.scale * x.read_scale,
                 norm_before=self.norm_before if x.norm_before is None else x.norm_before,
                 norm_after=self.norm_after if x.norm_after is None else x.norm_after,
                 beside=x.beside,
@@ -346,7 +349,7 @@ class ModelConfig:
             )
         if not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps: expected a number between 0 and 1, got {self.norm_eps}")
-        scales = ("query_scale", "embedding_scale", "residual_scale", "logit_scale")
+        scales = ("query_scale", "key_scale", "embedding_scale", "residual_scale", "logit_scale")
         for name in (*scales, "logit_cap", "score_cap"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -355,6 +358,12 @@ class ModelConfig:
             raise ConfigError(
                 "attention_gate: expected false with qkv_bias, or with a norm over all heads: no "
                 "family has both"
+            )
+        scaled = any(x.read_scale != 1 for layer in self.layers for x in layer.listed)
+        if scaled and (self.qk_norm or self.qkv_bias or self.out_bias or self.latent):
+            raise ConfigError(
+                "layers: modules: expected no read_scale with norms or biases of queries and keys, "
+                "a bias behind attention, or latent attention: no family has both"
             )
         if self.value_norm and (self.qk_norm is QkNorm.ALL or self.latent is not None):
             raise ConfigError(

@@ -19,6 +19,7 @@ COMMON_FEATURES = (
     "norm_before",
     "norm_after",
     "query_scale",
+    "key_scale",
     "activation",
     "embedding_scale",
     "residual_scale",

@@ -30,6 +30,9 @@ _NO_MODEL = {
 }
 # dtype of what is not quantised, where all matrices are; also of keys and values.
 _KEYS, _VALUES = (GGUF_NAMES[role].removeprefix("blk.{i}") for role in (Role.K, Role.V))
+_CONV_BIAS, _MAMBA_NORM = (
+    GGUF_NAMES[role].removeprefix("blk.{i}") for role in (Role.MAMBA_CONV_BIAS, Role.MAMBA_NORM)
+)
 _DEFAULT_DTYPE = "bfloat16"
 _PAIRS = 1 << 16  # of a head's numbers that turn, at most
 
@@ -84,6 +87,8 @@ class GgufModel(Mapping[str, "Array | Blocks"]):
             "attention_bias": GGUF_NAMES[Role.O_BIAS].format(i=0) in self,
             "query_norm": GGUF_NAMES[Role.Q_NORM].format(i=0) in self,
             "query_bias": GGUF_NAMES[Role.Q_BIAS].format(i=0) in self,
+            "mamba_conv_bias": any(name.endswith(_CONV_BIAS) for name in self),
+            "mamba_rms_norm": any(name.endswith(_MAMBA_NORM) for name in self),
             "keys_are_values": any(
                 name.endswith(_KEYS) and name.removesuffix(_KEYS) + _VALUES not in self
                 for name in self

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, get_args
 
 from monolane.errors import ConfigError
@@ -20,6 +21,8 @@ class ModuleConfig:
     operation: ModuleName | Operation  # a name asks for the config's own sizes
     norm_before: bool | None = None  # None: as the config says
     norm_after: bool | None = None
+    scale: float = 1.0  # of what a stream gains from it, beside the config's
+    read_scale: float = 1.0  # of what attention reads: in its scores twice, in what it says once
     beside: bool = False  # it reads what the module before it reads, without what that one says
     same_norm: bool = False  # it reads by the norm of the one before it, beside which it is
     joint_norm: bool = False  # what it and the one before it say is added up, normed, and joins
@@ -32,6 +35,8 @@ class ModuleConfig:
     def __str__(self) -> str:
         norms = (("before", self.norm_before), ("after", self.norm_after))
         said = [f"norm_{where} {there}" for where, there in norms if there is not None]
+        scales = (("scale", self.scale), ("read_scale", self.read_scale))
+        said += [f"{name} {value:g}" for name, value in scales if value != 1]
         flags = ("beside", "same_norm", "joint_norm")
         said += [name for name in flags if getattr(self, name)]
         return f"{self.name} ({', '.join(said)})" if said else self.name
@@ -100,10 +105,18 @@ class LayerConfig:
                 f"layer {i}: modules: expected one to {MAX_MODULES} of {', '.join(_NAMES)}, or of "
                 f"other operations with their sizes, one of each, got {self.module_names}"
             )
-        alone = next((x.name for x in listed if x.joint_norm and not x.beside), None)
-        if alone is not None:
+        if any(x.joint_norm and not x.beside for x in listed):
             raise ConfigError(
                 f"layer {i}: modules: expected a joint norm where a module is beside another, got "
+                f"{self.module_names}"
+            )
+        if any(not 0 < scale < inf for x in listed for scale in (x.scale, x.read_scale)):
+            raise ConfigError(
+                f"layer {i}: modules: expected scales above 0, got {self.module_names}"
+            )
+        if any(x.read_scale != 1 and x.operation != "attention" for x in listed):
+            raise ConfigError(
+                f"layer {i}: modules: expected a read_scale of attention alone, got "
                 f"{self.module_names}"
             )
         norms = [x.norm_before for x in listed]

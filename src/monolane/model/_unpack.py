@@ -105,7 +105,7 @@ def _joined(spec: TensorSpec, each: list[list[Array]]) -> Array:
     if spec.also is None and len(each[0]) == 1:
         return each[0][0]
     of_roles = [np.stack([matrix[0] for matrix in own]) for own in each]  # [E, R, K], [1, E, R]
-    rows = 2 if spec.role in EXPERT_ROLES else 3
+    rows = 2 if spec.role.kind is Kind.MATRIX else 3
     if spec.halves:
         joined = np.concatenate(of_roles, axis=rows - 1)
     else:

@@ -47,6 +47,7 @@ SCALE_DTYPES = ("F16",)
 
 
 _SPARE = 4096  # tensors that a config may ask for, however few there are
+_CONVOLUTIONS = (Role.DELTA_CONV, Role.CONV_TAPS, Role.MAMBA_CONV)
 # What may lie in blocks in a GGUF file. DELTA_GATES stays float, so it is widened.
 _IN_BLOCKS = frozenset(role for role in Role if role.kind not in (Kind.NORM, Kind.VECTOR)) - {
     Role.ROUTER
@@ -477,7 +478,7 @@ def _read_gguf(model: GgufModel, spec: TensorSpec, factors: frozenset[str]) -> "
         if spec.role not in EXPERT_ROLES:
             found = replace(found, factor=read_factors(model, spec.name, 1, factors)[0])
         return found.widened() if spec.role.kind is Kind.KEPT else found
-    if spec.role not in (Role.DELTA_DECAY, Role.KDA_DECAY):
+    if spec.role not in (Role.DELTA_DECAY, Role.KDA_DECAY, Role.MAMBA_DECAY):
         return found
     # The converter writes -exp of it. Its logarithm is rounded once, to float32.
     rates = -found.astype(np.float64)
@@ -504,8 +505,13 @@ def _checked_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
         shapes.append((1, *spec.shape))  # as the converter has it; files of blocks lose the axis
     if spec.role is Role.KDA_DECAY:
         shapes.append(spec.shape[-2:])
-    if spec.role in (Role.DELTA_CONV, Role.CONV_TAPS):  # without the axis of one in the middle
+    if spec.role in _CONVOLUTIONS:  # without the axis of one in the middle
         shapes = [(spec.shape[0], spec.shape[2])]
+    if spec.role in (Role.MAMBA_DECAY, Role.MAMBA_SKIP):
+        shapes = [(*spec.shape, 1)]
+    # By groups, one below the other.
+    if spec.role is Role.MAMBA_NORM and math.prod(found.shape) == spec.size:
+        shapes = [found.shape]
     if found.shape not in shapes:
         raise CheckpointError(
             f"{at}: expected shape {list(shapes[0])} from the metadata, got {list(found.shape)}"

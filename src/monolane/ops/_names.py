@@ -95,6 +95,15 @@ class Role(StrEnum):
     KDA_DECAY = "kda_decay", Kind.VECTOR  # [1, 1, 1, U, 1]
     KDA_STEP = "kda_step", Kind.VECTOR  # [1, U*d]
     KDA_NORM = "kda_norm", Kind.VECTOR  # [1, d]; no offset is added to it
+    # Of Mamba-2, see mamba/spec.py.
+    MAMBA_IN = "mamba_in", Kind.MATRIX  # [1, H*p + channels + H, D]: z, u, b, c, t
+    MAMBA_CONV = "mamba_conv", Kind.VECTOR  # [1, channels, 1, C]: of all u, of all b, of all c
+    MAMBA_CONV_BIAS = "mamba_conv_bias", Kind.VECTOR  # [1, channels]
+    MAMBA_DECAY = "mamba_decay", Kind.VECTOR  # [1, H]
+    MAMBA_STEP = "mamba_step", Kind.VECTOR  # [1, H]
+    MAMBA_SKIP = "mamba_skip", Kind.VECTOR  # [1, H]
+    MAMBA_NORM = "mamba_norm", Kind.VECTOR  # [1, H*p]; no offset is added to it
+    MAMBA_OUT = "mamba_out", Kind.MATRIX  # [1, D, H*p]
     # Of per-layer embeddings, see per_layer/spec.py; the first three are outside the layers.
     PER_LAYER_EMBEDDING = "per_layer_embedding", Kind.LOOKUP  # [V, N*P]
     PER_LAYER_PROJECTION = "per_layer_projection", Kind.MATRIX  # [1, N*P, D]
@@ -174,7 +183,7 @@ class Buffer(IntEnum):
     # [1, T, Q + R + r]: products of Q_DOWN, if there is one, then of KV_DOWN; or those of
     # KDA_DECAY_UP, then of KDA_GATE_UP
     LATENTS = 11
-    HEADS = 12  # [1, T, H*v]: what OUT reads where attention is latent, and DELTA_OUT
+    HEADS = 12  # [1, T, H*v]: what OUT reads where attention is latent, and layers with states
     QUERY_GATE = 13  # [L, T, H/L*h]: what OUT multiplies by, before its sigmoid
     MIXED = 14  # [1, T, channels + U*d_v + 2U]: products of DELTA_QKV, DELTA_Z and DELTA_GATES
     # [N, G, numbers]: states of a key head's value heads, and the last inputs of their channels; a

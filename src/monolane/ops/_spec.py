@@ -4,15 +4,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from monolane._structs import Struct
 from monolane.ops._names import FILE_ROLES, Buffer, Shapes
 
 Buffers = dict[Buffer, tuple[int, ...]]
 Record = dict[str, Any]  # of a struct, by its fields
-Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]  # see _operations.py of the reference
-ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu_tanh", "clamped_swiglu")
+# See _operations.py of the reference. "relu_squared" is of what has no gate.
+Activation = Literal["silu", "gelu_tanh", "clamped_swiglu", "relu_squared"]
+ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 
 # No dimension of a decoder comes near 2^24 (a vocabulary of 16 million): a larger number is a
 # damaged or hostile file, and refusing it here keeps every product of sizes far from overflow.
@@ -22,6 +23,11 @@ MAX_SIZE = 1 << 24
 MAX_WIDTH = 64
 # Floats of a cache line, at whose beginning each piece of a worker's scratch begins.
 SCRATCH_STEP = 16
+
+
+def is_gated(activation: Activation) -> bool:
+    """Tell whether an MLP with this activation multiplies one half by what it makes of another."""
+    return activation != "relu_squared"
 
 
 def pieces(*sizes: int) -> int:

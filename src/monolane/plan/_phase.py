@@ -49,6 +49,10 @@ class PhaseKind(IntEnum):
     KDA_UP = 26  # two products, of what two of these are
     KDA = 27  # of own heads: sums over tokens, the steps of their states, norm, gate
     KDA_OUT = 28  # product
+    # Where a layer has Mamba-2:
+    MAMBA_IN = 29  # update, norm, product
+    MAMBA = 30  # of own heads: sums over tokens, the steps of their states, gate
+    MAMBA_OUT = 31  # norm, product
 
 
 # Where modules put their outputs, in the order in which a layer has them; each is a ring.

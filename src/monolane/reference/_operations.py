@@ -146,6 +146,13 @@ def clamped_gate(gate: Floats, up: Floats) -> Floats:
     return gated
 
 
+def relu_squared(up: Floats) -> Floats:
+    """max(x, 0)^2 (arXiv:2109.08668), of an MLP without a gate."""
+    positive = np.maximum(up, np.float32(0))
+    squared: Floats = positive * positive
+    return squared
+
+
 # How gate and up of an MLP become what its last matrix reads, by the config's activation.
 GATES = {"silu": silu_gate, "gelu_tanh": gelu_gate, "clamped_swiglu": clamped_gate}
 

@@ -27,11 +27,13 @@ from monolane.model.families._gguf import (
     has_experts,
     named_stretch,
 )
+from monolane.model.families.bamba import BAMBA
 from monolane.model.families.cohere import COHERE, COHERE2
 from monolane.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from monolane.model.families.ernie import ERNIE4_5, ERNIE4_5_MOE
 from monolane.model.families.exaone4 import EXAONE4
 from monolane.model.families.exaone_moe import EXAONE_MOE
+from monolane.model.families.falcon_h1 import FALCON_H1
 from monolane.model.families.gemma2 import GEMMA2
 from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
 from monolane.model.families.gemma3n import GEMMA3N, GEMMA3N_TEXT
@@ -40,6 +42,7 @@ from monolane.model.families.glm4 import GLM4
 from monolane.model.families.glm4_moe import GLM4_MOE
 from monolane.model.families.gpt_oss import GPT_OSS
 from monolane.model.families.granite import GRANITE
+from monolane.model.families.granitemoehybrid import GRANITEMOEHYBRID
 from monolane.model.families.hunyuan import HUNYUAN_V1_DENSE, HUNYUAN_V1_MOE
 from monolane.model.families.kimi_linear import KIMI_LINEAR
 from monolane.model.families.laneformer import LANEFORMER
@@ -50,6 +53,7 @@ from monolane.model.families.minimax_m2 import MINIMAX_M2
 from monolane.model.families.ministral3 import MINISTRAL3, MISTRAL3
 from monolane.model.families.mistral import MISTRAL
 from monolane.model.families.mixtral import MIXTRAL
+from monolane.model.families.nemotron_h import NEMOTRON_H
 from monolane.model.families.olmo2 import OLMO2
 from monolane.model.families.olmo3 import OLMO3
 from monolane.model.families.phi3 import PHI3
@@ -119,6 +123,10 @@ FAMILIES = (
     KIMI_LINEAR,
     GEMMA3N_TEXT,
     GEMMA3N,
+    GRANITEMOEHYBRID,
+    NEMOTRON_H,
+    FALCON_H1,
+    BAMBA,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}

@@ -6,6 +6,7 @@ from typing import Any
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
 from monolane.model.families._gguf import GgufSpelling
+from monolane.model.families._mamba import GGUF_KEYS
 from monolane.model.families.llama import BIASES, DENSE, LLAMA, render_as
 
 # Field of ModelConfig -> field of config.json, which is 1 where it is not there.
@@ -50,6 +51,11 @@ GRANITE = replace(
             "attention.scale": "attention_multiplier",
             "residual_scale": "residual_multiplier",
             "logit_scale": "logits_scaling",
+        },
+        # Of Granite 4 without Mamba-2, whose files say sizes of it all the same.
+        optional={
+            **GGUF_KEYS,
+            "expert_shared_feed_forward_length": "shared_intermediate_size",
         },
     ),
 )

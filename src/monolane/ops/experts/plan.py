@@ -28,7 +28,7 @@ from monolane.plan.parts import (
     own,
     says,
 )
-from monolane.reference import GATES, linear, sigmoid
+from monolane.reference import GATES, linear, relu_squared, sigmoid
 
 _BIASES = {
     Role.EXPERT_GATE: Role.EXPERT_GATE_BIAS,
@@ -42,9 +42,11 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     routed, hidden = own(Buffer.ROUTED, layer), own(Buffer.HIDDEN, layer)
     output = builder.output(place, layer)
     between = builder.updates_before(layer, place)
-    ups, downs = [Role.EXPERT_GATE, Role.EXPERT_UP], [Role.EXPERT_DOWN]
+    halves = [Role.EXPERT_GATE, Role.EXPERT_UP], [Role.SHARED_GATE, Role.SHARED_UP]
+    own_ups, shared_ups = (roles if mixture.gated else roles[1:] for roles in halves)
+    ups, downs = own_ups, [Role.EXPERT_DOWN]
     if mixture.shared:
-        ups, downs = [*ups, Role.SHARED_GATE, Role.SHARED_UP], [*downs, Role.SHARED_DOWN]
+        ups, downs = [*ups, *shared_ups], [*downs, Role.SHARED_DOWN]
     return (
         builder.phase(PhaseKind.ROUTE, layer, Role.ROUTER, updates=between, writes=(routed,)),
         builder.phase(PhaseKind.EXPERT_GATE_UP, layer, *ups, reads=(routed,), writes=(hidden,)),
@@ -59,16 +61,17 @@ def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
 
 def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
     mixture = builder.config.operation(layer, Experts)
-    router, gate, down = (
-        builder.share(role, layer) for role in (Role.ROUTER, Role.EXPERT_GATE, Role.EXPERT_DOWN)
+    router, up, down = (
+        builder.share(role, layer) for role in (Role.ROUTER, Role.EXPERT_UP, Role.EXPERT_DOWN)
     )
-    shares = {Role.ROUTER: router, Role.EXPERT_GATE: gate, Role.EXPERT_UP: gate}
+    shares = {Role.ROUTER: router, Role.EXPERT_GATE: up, Role.EXPERT_UP: up}
     shares[Role.EXPERT_DOWN] = down
     if mixture.shared:
-        shared = builder.share(Role.SHARED_GATE, layer)
+        shared = builder.share(Role.SHARED_UP, layer)
         shares |= {Role.SHARED_GATE: shared, Role.SHARED_UP: shared}
         shares[Role.SHARED_DOWN] = down  # which are added up
-    return shares
+    gates = () if mixture.gated else (Role.EXPERT_GATE, Role.SHARED_GATE)
+    return {role: share for role, share in shares.items() if role not in gates}
 
 
 def _has_shared(config: ModelConfig, layer: int) -> bool:
@@ -76,8 +79,15 @@ def _has_shared(config: ModelConfig, layer: int) -> bool:
 
 
 def _up_roles(config: ModelConfig, layer: int) -> tuple[Role, ...]:
+    if not config.operation(layer, Experts).gated:
+        return (Role.EXPERT_UP, *((Role.SHARED_UP,) if _has_shared(config, layer) else ()))
     shared = (Role.SHARED_GATE, Role.SHARED_UP) if _has_shared(config, layer) else ()
     return (Role.EXPERT_GATE, Role.EXPERT_UP, *shared)
+
+
+def _check_ups(plan: Plan, phase: Phase) -> Iterator[str]:
+    if plan.config.operation(phase.layer, Experts).gated:
+        yield from check_pairs(plan, phase)
 
 
 def _down_roles(config: ModelConfig, layer: int) -> tuple[Role, ...]:
@@ -109,18 +119,19 @@ def _gate_up(worker: Worker, phase: Phase) -> None:
     layer = worker.run.layers[phase.layer]
     correction, scales = (layer.get(x) for x in (Role.ROUTER_CORRECTION, Role.EXPERT_SCALES))
     worker.notes["choice"] = choose_experts(logits, experts, correction, scales)
-    x, gates = worker.read_stream(phase)[0], GATES[config.activation]
+    x = worker.read_stream(phase)[0]
+    roles = (Role.EXPERT_GATE, Role.EXPERT_UP) if experts.gated else (Role.EXPERT_UP,)
     for _, rows in worker.pieces(phase.matrices[0]):
         whole = np.zeros((worker.width, experts.chosen, len(range(rows.start, rows.stop))))
         hidden = whole.astype(np.float32)
         for expert, tokens, places in _chosen(worker):
             # Rows of products for rows that are read: so no input is packed anew for an expert.
             weights = worker.notes["choice"][tokens, expert, None] if experts.weigh_inputs else 1
-            left, right = (
+            products = [
                 _product(worker, phase.layer, role, expert, rows, x[tokens]) * weights
-                for role in (Role.EXPERT_GATE, Role.EXPERT_UP)
-            )
-            hidden[tokens, places] = gates(left, right)
+                for role in roles
+            ]
+            hidden[tokens, places] = _hidden(experts, products)
         for place in range(experts.chosen):
             begin = place * experts.inner
             where = slice(begin + rows.start, begin + rows.stop)
@@ -128,13 +139,17 @@ def _gate_up(worker: Worker, phase: Phase) -> None:
     gate = worker.run.layers[phase.layer].get(Role.SHARED_EXPERT_GATE)
     if gate is not None:
         worker.notes["shared_weight"] = sigmoid(linear(x[None], gate[:, None])[0])
-    for lane, rows in worker.pieces(phase.matrices[2]) if experts.shared else ():
-        left, right = (
-            worker.product(phase.layer, matrix, lane, rows, x) for matrix in phase.matrices[2:]
-        )
+    shared = phase.matrices[len(roles) :]
+    for lane, rows in worker.pieces(shared[0]) if shared else ():
+        products = [worker.product(phase.layer, matrix, lane, rows, x) for matrix in shared]
         begin = experts.chosen * experts.inner
         where = slice(begin + rows.start, begin + rows.stop)
-        worker.store(Buffer.HIDDEN, (0,), where, gates(left, right))
+        worker.store(Buffer.HIDDEN, (0,), where, _hidden(experts, products))
+
+
+def _hidden(experts: Experts, products: list[Floats]) -> Floats:
+    """Return what the last matrix reads, of the products with gate and up, or with up alone."""
+    return GATES[experts.activation](*products) if experts.gated else relu_squared(*products)
 
 
 def _down(worker: Worker, phase: Phase) -> None:
@@ -185,7 +200,7 @@ _PART = Part(
         PhaseKind.EXPERT_GATE_UP: Kind(
             touches=lambda _, __: Touches((Buffer.ROUTED,), (Buffer.HIDDEN,)),
             roles=_up_roles,
-            faults=check_pairs,
+            faults=_check_ups,
             run=_gate_up,
         ),
         PhaseKind.EXPERT_DOWN: Kind(

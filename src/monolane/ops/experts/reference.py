@@ -14,6 +14,7 @@ from monolane.reference import (
     Floats,
     LayerPass,
     linear,
+    relu_squared,
     rms_norm,
     sigmoid,
     softmax,
@@ -98,16 +99,24 @@ def _expert(experts: Experts, p: LayerPass, expert: int, x_1TD: Floats) -> Float
         made = linear(y_1TX, p.experts[role][expert])
         return made + p.weights[bias][0, expert] if bias in p.weights else made
 
-    gate = product(x_1TD, Role.EXPERT_GATE, Role.EXPERT_GATE_BIAS)
     up = product(x_1TD, Role.EXPERT_UP, Role.EXPERT_UP_BIAS)
-    hidden = GATES[experts.activation](gate, up)
+    if experts.gated:
+        gate = product(x_1TD, Role.EXPERT_GATE, Role.EXPERT_GATE_BIAS)
+        hidden = GATES[experts.activation](gate, up)
+    else:
+        hidden = relu_squared(up)
     return product(hidden, Role.EXPERT_DOWN, Role.EXPERT_DOWN_BIAS)
 
 
 def _shared(experts: Experts, p: LayerPass, x_1TD: Floats) -> Floats:
     """Return what the MLP of all tokens makes of them."""
-    gate, up = (linear(x_1TD, p.weights[role]) for role in (Role.SHARED_GATE, Role.SHARED_UP))
-    made_1TD = linear(GATES[experts.activation](gate, up), p.weights[Role.SHARED_DOWN])
+    up = linear(x_1TD, p.weights[Role.SHARED_UP])
+    if experts.gated:
+        gate = linear(x_1TD, p.weights[Role.SHARED_GATE])
+        hidden = GATES[experts.activation](gate, up)
+    else:
+        hidden = relu_squared(up)
+    made_1TD = linear(hidden, p.weights[Role.SHARED_DOWN])
     if (gate_1D := p.weights.get(Role.SHARED_EXPERT_GATE)) is not None:
         made_1TD *= sigmoid(linear(x_1TD, gate_1D[:, None]))
     return made_1TD

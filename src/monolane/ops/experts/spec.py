@@ -32,7 +32,15 @@ from typing import ClassVar, Literal
 from monolane._structs import Field, Struct
 from monolane.errors import ConfigError
 from monolane.ops._names import Buffer, Role, Shapes
-from monolane.ops._spec import ACTIVATIONS, MAX_SIZE, Activation, Buffers, Operation, Room
+from monolane.ops._spec import (
+    ACTIVATIONS,
+    MAX_SIZE,
+    Activation,
+    Buffers,
+    Operation,
+    Room,
+    is_gated,
+)
 
 # More than any published model has; bounds what a hostile config.json can make us allocate.
 MAX_EXPERTS = 4096
@@ -140,6 +148,11 @@ class Experts(Operation):
                 "family has them"
             )
 
+    @property
+    def gated(self) -> bool:
+        """Whether each MLP has a gate."""
+        return is_gated(self.activation)
+
     def tensors(self, hidden: int, lanes: int) -> Shapes:
         """Return the shapes of its weights; see Operation."""
         shapes: Shapes = {Role.ROUTER_NORM: (1, hidden)} if self.router_norm else {}
@@ -161,6 +174,9 @@ class Experts(Operation):
             rows = (1, self.shared, hidden)
             shapes |= {Role.SHARED_GATE: rows, Role.SHARED_UP: rows}
             shapes[Role.SHARED_DOWN] = (1, hidden, self.shared)
+        if not self.gated:
+            for role in (Role.EXPERT_GATE, Role.EXPERT_GATE_BIAS, Role.SHARED_GATE):
+                shapes.pop(role, None)
         if self.shared_expert_gate:
             shapes[Role.SHARED_EXPERT_GATE] = (1, hidden)
         return shapes

@@ -1,15 +1,17 @@
 """GATE_UP and DOWN: a dense MLP."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from monolane.model import Mlp, ModelConfig, Role
 from monolane.ops._names import Buffer
+from monolane.ops.mlp.reference import hidden_of
 from monolane.plan.parts import (
     Builder,
     Kind,
     Part,
     Phase,
     PhaseKind,
+    Plan,
     Share,
     Touches,
     Worker,
@@ -18,7 +20,10 @@ from monolane.plan.parts import (
     last_product,
     own,
 )
-from monolane.reference import GATES
+
+
+def _ups(config: ModelConfig, layer: int) -> tuple[Role, ...]:
+    return (Role.GATE, Role.UP) if config.operation(layer, Mlp).gated else (Role.UP,)
 
 
 def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
@@ -27,7 +32,7 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
         builder.phase(
             PhaseKind.GATE_UP,
             layer,
-            *(Role.GATE, Role.UP),
+            *_ups(builder.config, layer),
             updates=builder.updates_before(layer, place),
             writes=(hidden,),
         ),
@@ -41,19 +46,23 @@ def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
 
 
 def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
-    gate = builder.share(Role.GATE, layer)  # activation(gate) * up needs both of a row
-    return {Role.GATE: gate, Role.UP: gate, Role.DOWN: builder.share(Role.DOWN, layer)}
+    up = builder.share(Role.UP, layer)  # activation(gate) * up needs both of a row
+    ups = dict.fromkeys(_ups(builder.config, layer), up)
+    return {**ups, Role.DOWN: builder.share(Role.DOWN, layer)}
+
+
+def _check_ups(plan: Plan, phase: Phase) -> Iterator[str]:
+    if plan.config.operation(phase.layer, Mlp).gated:
+        yield from check_pairs(plan, phase)
 
 
 def _gate_up(worker: Worker, phase: Phase) -> None:
     read = worker.read_stream(phase)
-    gates = GATES[worker.plan.config.activation]
-    gate, up = phase.matrices
-    for lane, rows in worker.pieces(gate):
+    mlp = worker.plan.config.operation(phase.layer, Mlp)
+    for lane, rows in worker.pieces(phase.matrices[0]):
         x = worker.own(read, lane)
-        left = worker.product(phase.layer, gate, lane, rows, x)
-        right = worker.product(phase.layer, up, lane, rows, x)
-        worker.store(Buffer.HIDDEN, (lane,), rows, gates(left, right))
+        products = [worker.product(phase.layer, y, lane, rows, x) for y in phase.matrices]
+        worker.store(Buffer.HIDDEN, (lane,), rows, hidden_of(mlp, products))
 
 
 _PART = Part(
@@ -61,9 +70,9 @@ _PART = Part(
     kinds={
         PhaseKind.GATE_UP: Kind(
             touches=lambda _, __: Touches(writes=(Buffer.HIDDEN,)),
-            roles=lambda _, __: (Role.GATE, Role.UP),
+            roles=_ups,
             updates=joined_before(Mlp),
-            faults=check_pairs,
+            faults=_check_ups,
             run=_gate_up,
         ),
         PhaseKind.DOWN: last_product(Mlp, Role.DOWN, Buffer.HIDDEN),

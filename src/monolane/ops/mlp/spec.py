@@ -1,4 +1,4 @@
-"""A dense MLP: activation(gate x) * up x, then down."""
+"""A dense MLP: activation(gate_scale * gate x) * up x, then down; without a gate max(up x, 0)^2."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,13 +6,14 @@ from typing import ClassVar
 
 from monolane._structs import Field, Struct
 from monolane.ops._names import Buffer, Role, Shapes
-from monolane.ops._spec import ACTIVATIONS, Activation, Buffers, Operation, Room
+from monolane.ops._spec import ACTIVATIONS, Activation, Buffers, Operation, Room, is_gated
 
 _STRUCT = Struct(
     "PlanMlp",
     (
         Field("inner", "i32", "F, over all lanes"),
         Field("activation", "GateActivation", "of the gate"),
+        Field("gate_scale", "f32", "of what the gate's matrix makes"),
     ),
 )
 
@@ -26,15 +27,19 @@ class Mlp(Operation):
 
     inner: int  # F, over all lanes
     activation: Activation = "silu"
+    gate_scale: float = 1.0  # of what the gate's matrix makes
+
+    @property
+    def gated(self) -> bool:
+        """Whether there is a gate."""
+        return is_gated(self.activation)
 
     def tensors(self, hidden: int, lanes: int) -> Shapes:
         """Return the shapes of its weights; see Operation."""
-        rows = (lanes, self.inner // lanes, hidden)
-        shapes: Shapes = {
-            Role.GATE: rows,
-            Role.UP: rows,
-            Role.DOWN: (lanes, hidden, self.inner // lanes),
-        }
+        rows, down = (lanes, self.inner // lanes, hidden), (lanes, hidden, self.inner // lanes)
+        if not self.gated:
+            return {Role.UP: rows, Role.DOWN: down}
+        shapes: Shapes = {Role.GATE: rows, Role.UP: rows, Role.DOWN: down}
         return shapes | ({Role.GATE_UP: (1, 2 * self.inner, hidden)} if lanes == 1 else {})
 
     def buffers(self, room: Room) -> Buffers:
