@@ -91,6 +91,8 @@ class WeightCheck {
     require(WeightRole::kKdaDecay, layer, k.heads);
     require(WeightRole::kKdaStep, layer, columns);
     require(WeightRole::kKdaNorm, layer, k.width);
+  }
+
   void check(int layer, const PlanMamba& m) const {
     const int64_t columns = int64_t{m.heads} * m.head;
     const int64_t channels = columns + 2 * int64_t{m.groups} * m.state;

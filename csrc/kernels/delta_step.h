@@ -22,9 +22,6 @@ void delta_step(float* state, int64_t key, int64_t value, const float* keep, int
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
-// log(1 + e^x), by the branch that cannot overflow.
-inline float softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x))); }
-
 constexpr float kLengthEps = 1e-6f;  // of a query's and a key's length, squared
 
 inline void to_length(float* x, int64_t count, float length) {

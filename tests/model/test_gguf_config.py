@@ -116,11 +116,13 @@ def test_names_and_keys_are_those_of_the_package() -> None:
         if spelling.architecture == "gemma4":  # of its mixtures, which this config has not
             more |= {"blk.{i}." + name for name in ("pre_ffw_norm_2", "post_ffw_norm_2")}
             more.add("blk.{i}.post_ffw_norm_1")
+        if spelling.architecture == "kimi-linear":  # whose queries have no latent
+            more |= {"blk.{i}." + name for name in ("attn_q_a", "attn_q_b", "attn_q_a_norm")}
         assert left <= {"rope_freqs", "blk.{i}.attn_rot_embd", *more}
     k = gguf.Keys
     known = {
         value
-        for place in (k.LLM, k.Attention, k.Rope, k.SSM, k.ShortConv)
+        for place in (k.LLM, k.Attention, k.Rope, k.SSM, k.ShortConv, k.KDA)
         for value in vars(place).values()
         if isinstance(value, str)
     }

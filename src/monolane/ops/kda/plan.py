@@ -25,9 +25,8 @@ from monolane.plan.parts import (
     Touches,
     Worker,
     joined_before,
-    multiply_read,
+    last_product,
     own,
-    says,
     split,
 )
 from monolane.reference import rms_norm, sigmoid
@@ -155,11 +154,7 @@ _PART = Part(
             beside=_steps,
             run=_kda,
         ),
-        PhaseKind.KDA_OUT: Kind(
-            touches=lambda plan, layer: Touches((Buffer.HEADS,), (says(Kda)(plan, layer),)),
-            roles=lambda _, __: (Role.O,),
-            run=multiply_read,
-        ),
+        PhaseKind.KDA_OUT: last_product(Kda, Role.O, Buffer.HEADS),
     },
     build=_build,
     order=_order,
