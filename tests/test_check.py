@@ -17,8 +17,8 @@ def test_what_is_not_known_is_refused(given: list[str]) -> None:
         [TESTS.parent / "scripts/check", *given], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "usage: scripts/check [--fast | --unit]" in done.stderr
-    assert f"expected --fast, --unit or nothing, got '{' '.join(given)}'" in done.stderr
+    assert "usage: scripts/check [--fast | --unit | --release]" in done.stderr
+    assert f"expected --fast, --unit, --release or nothing, got '{' '.join(given)}'" in done.stderr
 
 
 def run_pytest(folder: Path, *options: str, **files: str) -> str:

@@ -12,16 +12,33 @@ from monolane._core import kernels
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+START = (ROOT / "docs" / "start.md").read_text()
+STATUS = (ROOT / "docs" / "status.md").read_text()
 
 
-def test_the_python_example_runs() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def said_by_the_example(page: str) -> str:
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(example.splitlines()) <= 20
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", example], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
-    assert "tokens/s" in result.stdout
+    return result.stdout
+
+
+def test_the_python_example_runs() -> None:
+    assert "tokens/s" in said_by_the_example(START)
+
+
+@pytest.mark.slow
+def test_the_readmes_example_answers(smollm2: Path) -> None:
+    example = README.replace('Engine.load("smollm2")', f"Engine.load({str(smollm2)!r})")
+    assert example != README
+    assert "Tokyo" in said_by_the_example(example)
+
+
+def test_the_readme_has_two_screens() -> None:
+    assert len(README.encode()) <= 6000
 
 
 @pytest.mark.slow
@@ -67,7 +84,7 @@ def test_commands_of_the_status_table_are_those_of_the_program() -> None:
     shown = [command for command in app.registered_commands if not command.hidden]
     names = {command.name or command.callback.__name__ for command in shown}
     names |= {group.name for group in app.registered_groups}
-    (row,) = re.findall(r"^\| (`generate`.*?) \| works \|$", README, re.MULTILINE)
+    (row,) = re.findall(r"^\| (`generate`.*?) \| works \|$", STATUS, re.MULTILINE)
     assert set(re.findall(r"`(\w+)", row)) == names
 
 
@@ -92,13 +109,10 @@ def test_the_waits_of_a_laneformer_are_counted_right() -> None:
     back = over_all_lanes(plan)
     two_layers = 2 * 5  # phases
     counts = len(back), back.count(two_layers), back.count(0)
-    text = " ".join(README.split())
     assert counts == (27, 26, 1)
-    assert f"has {counts[0]} waits over all lanes in each token. {counts[1]} of them" in text
     layers = [replace(layer, attention_reduce=NOW, mlp_reduce=NOW) for layer in model.layers]
     ordinary = over_all_lanes(build(replace(model, layers=tuple(layers)), H200, "bfloat16"))
     assert set(ordinary) == {0}
-    assert f"there would be {len(ordinary)}, and each would be for the phase just before" in text
     page = " ".join((ROOT / "docs" / "plan.md").read_text().split())
     assert f"has {counts[0]} waits over all lanes in a pass of {len(plan.phases)} phases" in page
     assert f"{counts[1]} of them reach back ten phases" in page
