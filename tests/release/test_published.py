@@ -90,3 +90,13 @@ def test_the_source_distribution_builds_offline(tmp_path: Path) -> None:
     setting = "--config-settings=cmake.define.MONOLANE_SETS=portable"
     run(*pip, setting, "--wheel-dir", tmp_path, folder, PATH=tools)
     assert len(list(tmp_path.glob("*.whl"))) == 1
+
+
+def test_the_first_command_takes_a_wheel_where_one_is(tmp_path: Path) -> None:
+    root = DIST.parent
+    done = subprocess.run(
+        [root / "scripts/bootstrap", tmp_path / "venv"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "from dist/" in done.stderr
+    assert run(tmp_path / "venv/bin/monolane", "generate", "class Stack:", "-n", "8").strip()
