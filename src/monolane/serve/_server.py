@@ -74,6 +74,10 @@ def serve(
         raise service.failure
 
 
+# Operations besides those of OpenAI's older API.
+OTHERS = (*EMBEDDINGS, *llamacpp.OPERATIONS, *responses.OPERATIONS, *messages.OPERATIONS)
+
+
 def build_app(service: Service, stop: Callable[[], None] = lambda: None) -> ASGIApp:
     """Return the ASGI application; its lifespan loads and closes the service.
 
@@ -89,8 +93,7 @@ def build_app(service: Service, stop: Callable[[], None] = lambda: None) -> ASGI
         await service.close()
 
     page = page_routes()
-    operations = (*EMBEDDINGS, *llamacpp.OPERATIONS, *responses.OPERATIONS, *messages.OPERATIONS)
-    openai = [*routes(service, operations), *responses.responses_routes(service)]
+    openai = [*routes(service, OTHERS), *responses.responses_routes(service)]
     openai += [*embedding_routes(service)]
     native = llamacpp.llamacpp_routes(service)  # before the others: /completions is one of them
     native += _without_version(openai)
