@@ -1,4 +1,4 @@
-"""What README and docs/benchmarks.md say of other engines is what the named results files say."""
+"""What two pages say of other engines is what the results files say that they name."""
 
 import json
 import re
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
 LINK = re.compile(r"\]\(\.\./bench/results/([\w.-]+-peers\.json)\)")
 
-# What the README leads with: a run of before monolane read GGUF, its formats beside the peer's.
+# What the page leads with: a run of before monolane read GGUF, its formats beside the peer's.
 LEADING = "2026-11-21-amd-epyc-peers.json"
 
 
@@ -110,8 +110,8 @@ def test_the_table_of_pairs_is_the_results_file() -> None:
     assert row in text
 
 
-def test_the_readme_leads_with_the_median_of_all_pairs() -> None:
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+def test_the_page_leads_with_the_median_of_all_pairs() -> None:
+    text = " ".join((ROOT / "docs" / "status.md").read_text(encoding="utf-8").split())
     every = sorted(chain.from_iterable(pairs().values()))
     (read,) = [r for r in read_records(LEADING) if r["name"] == "read_bandwidth"]
     assert f"**{median(every):.2f} times** as fast as llama.cpp" in text
@@ -120,9 +120,9 @@ def test_the_readme_leads_with_the_median_of_all_pairs() -> None:
     assert f"single pairs gave {every[0]:.2f} to {every[-1]:.2f}" in text
 
 
-def test_the_readme_states_the_speeds_of_the_run_that_it_names() -> None:
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    (name,) = re.findall(r"\]\(bench/results/([\w.-]+-synthetic-laneformer-2b\.json)\)", text)
+def test_the_page_states_the_speeds_of_the_run_that_it_names() -> None:
+    text = " ".join((ROOT / "docs" / "status.md").read_text(encoding="utf-8").split())
+    (name,) = re.findall(r"\]\(\.\./bench/results/([\w.-]+-synthetic-laneformer-2b\.json)\)", text)
     records = read_records(name)
     decode = [r for r in records if r["name"] == "decode"]
     shares = sorted({f"{r['mbu']:.0%}".rstrip("%") for r in decode})
