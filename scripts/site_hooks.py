@@ -55,7 +55,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         path, anchor = _target(place, link)
         if path is None:
             return found[0]
-        if path.startswith("docs/"):
+        if path.startswith("docs/") and (ROOT / path).is_file():
             to = path.removeprefix("docs/")
         elif path in _LINKED:
             to = _page_of(path)
@@ -171,7 +171,7 @@ def _routes() -> Iterator[str]:
     document = openapi((*OPERATIONS, *OTHERS))
     yield (
         "# HTTP\n\n`GET /openapi.json` gives the whole document; "
-        "[Serving](../docs/serving.md) says what fields do.\n\n"
+        "[Serving](../serving.md) says what fields do.\n\n"
     )
     schemas = document["components"]["schemas"]
     for path, methods in document["paths"].items():
