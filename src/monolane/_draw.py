@@ -18,37 +18,42 @@ class Draw:
     )
     temperature: float = _deferred(
         0.0,
-        "0: always the most probable token [default: the model's, else 0.7].",
+        "How much chance there is; 0: always the most probable token "
+        "[default: the model's, else 0.7].",
         kind="f32",
         meaning="0: the most probable token",
         short="-t",
     )
     top_k: int = _deferred(
         0,
-        "Keep the k most probable tokens; 0: all [default: the model's, else 0].",
+        "Draw from the k most probable tokens only; 0: from all [default: the model's, else 0].",
         kind="u32",
         meaning="0: all tokens",
         word=int,
     )
     top_p: float = _deferred(
         1.0,
-        "Then the shortest front of this probability [default: the model's, else 1].",
+        "Draw from the fewest tokens whose probabilities add up to this; 1: from all "
+        "[default: the model's, else 1].",
         kind="f64",
         meaning="1: all tokens",
     )
     min_p: float = _deferred(
         0.0,
-        "Then those this share as probable as the first [default: the model's, else 0.05].",
+        "Leave out tokens less probable than this times the most probable one; 0: none "
+        "[default: the model's, else 0.05].",
         kind="f64",
         meaning="0: all tokens",
     )
     frequency_penalty: float = _said(
-        0.0, "What each time drawn takes off a token's logit.", kind="f32"
+        0.0, "Taken off a token's logit for each time that the answer has it.", kind="f32"
     )
-    presence_penalty: float = _said(0.0, "What having been drawn at all takes off it.", kind="f32")
+    presence_penalty: float = _said(
+        0.0, "Taken off a token's logit once the answer has it.", kind="f32"
+    )
     repetition_penalty: float = _deferred(
         1.0,
-        "What tokens of prompt and answer are divided by; 1: nothing "
+        "Divides the logits of tokens that prompt or answer have; 1: none "
         "[default: the model's, else 1].",
         kind="f32",
         meaning="1: none; divides positive logits of all seen",

@@ -53,6 +53,7 @@ def command_line(wanted: Collection[str] = _ALL) -> typer.Typer:
         name="monolane",
         help="A latency-first LLM engine: output tokens per second of one request.",
         no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
         add_completion=True,
         # Plain text: rich would read the "[default: the model's]" of our help as its markup and
         # drop it, and its columns cut the names of options at 80 characters.

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -126,6 +127,36 @@ class Engine:
         """Answer a prompt and return the whole answer; RequestError if the prompt does not fit."""
         return self.stream(prompt, params, constraint, namespace=namespace).result()
 
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None
+    ) -> Generation:
+        """Answer a conversation, ``[{"role": "user", "content": "..."}, ...]``."""
+        if isinstance(messages, str) or not _is_chat(messages):
+            raise RequestError(
+                'messages: expected a list such as [{"role": "user", "content": "..."}], got '
+                f"{type(messages).__name__}; a text alone is for generate"
+            )
+        return self.generate(messages, params)
+
+    def generate_all(
+        self, prompts: Sequence[Prompt], params: SamplingParams | None = None
+    ) -> list[Generation]:
+        """Answer several prompts, as many at once as ``max_sequences`` says; return all answers.
+
+        Each is what ``generate`` gives for it. The first that fails ends the others.
+        """
+        if isinstance(prompts, str | bytes):
+            raise RequestError("prompts: expected a list of prompts, got one; it is for generate")
+        streams: list[Stream] = []
+        with ThreadPoolExecutor(self.backend.executor.slots) as threads:
+            try:
+                streams += (self.stream(prompt, params) for prompt in prompts)
+                return list(threads.map(Stream.result, streams))
+            except BaseException:
+                for stream in streams:
+                    stream.cancel()
+                raise
+
     def stream(
         self,
         prompt: Prompt,
@@ -140,6 +171,11 @@ class Engine:
         ``namespace``: requests of another one share no prefixes and no drafts with this, so that
         nobody learns from the time that an answer takes what others have asked.
         """
+        if not isinstance(params, SamplingParams | None):
+            raise RequestError(
+                f"params: expected SamplingParams, got {type(params).__name__}; write "
+                "SamplingParams(max_tokens=64, temperature=0.7)"
+            )
         params = params or SamplingParams()
         prompt_ids = self.prompt_ids(prompt)
         free = self.backend.context - len(prompt_ids) + 1  # the last token drawn is never fed
@@ -256,6 +292,13 @@ class Engine:
             if self._prefix_file is not None and self.prefixes.tree.budget:
                 self.prefixes.save(self._prefix_file, self._files)
             self.backend.close()
+
+    def __repr__(self) -> str:
+        backend = self.backend
+        return (
+            f"<Engine {str(self.folder)!r}: {backend.name}, {backend.dtype}, context "
+            f"{backend.context}{', closed' if self._closed else ''}>"
+        )
 
     def __enter__(self) -> "Engine":
         return self

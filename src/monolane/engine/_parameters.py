@@ -27,9 +27,9 @@ class SamplingParams:
 
     max_tokens    tokens to draw at most; None: until the context is full
     temperature   0 is greedy, as is less than 1e-6; at most 100
-    top_k         keep the k most probable tokens; 0 keeps all
-    top_p         then the shortest front that reaches this probability
-    min_p         then those at least this share as probable as the first
+    top_k         draw from the k most probable tokens; 0: from all
+    top_p         then from the fewest of these whose probabilities add up to this; 1: from all
+    min_p         then without those less probable than this times the most probable one; 0: all
     seed          any 64-bit integer; equal seeds give equal texts
     stop          texts that end the answer; they are not part of it
     stop_ids      token ids that end the answer, beside the model's own end of sequence

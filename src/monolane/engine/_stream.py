@@ -73,6 +73,22 @@ class Stream(Iterator[Piece]):
     def __next__(self) -> Piece:
         return next(self._pieces)
 
+    def __aiter__(self) -> "Stream":
+        return self
+
+    async def __anext__(self) -> Piece:
+        """Return the next piece, which another thread waits for."""
+        import asyncio  # of an asynchronous caller it is loaded already
+
+        try:
+            piece = await asyncio.to_thread(next, self, None)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
     def __enter__(self) -> "Stream":
         return self
 
