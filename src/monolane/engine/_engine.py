@@ -131,7 +131,7 @@ class Engine:
         self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None
     ) -> Generation:
         """Answer a conversation, ``[{"role": "user", "content": "..."}, ...]``."""
-        if isinstance(messages, str) or not _is_chat(messages):
+        if not _is_chat(messages):
             raise RequestError(
                 'messages: expected a list such as [{"role": "user", "content": "..."}], got '
                 f"{type(messages).__name__}; a text alone is for generate"
