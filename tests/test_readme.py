@@ -37,6 +37,16 @@ def test_the_readmes_example_answers(smollm2: Path) -> None:
     assert "Tokyo" in said_by_the_example(example)
 
 
+@pytest.mark.slow
+def test_the_examples_of_the_python_page_run(smollm2: Path) -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    page = page.replace('Engine.load("smollm2")', f"Engine.load({str(smollm2)!r})")
+    examples = re.findall(r"```python\n.*?```", page, re.DOTALL)
+    assert len(examples) == 2
+    for example in examples:
+        assert said_by_the_example(example).strip()
+
+
 def test_the_readme_has_two_screens() -> None:
     assert len(README.encode()) <= 6000
 
