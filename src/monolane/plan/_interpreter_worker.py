@@ -35,7 +35,6 @@ class Run:
         self.memory.tokens = list(passes[0])
         self.logits: list[Floats] = []
         self.drawn: list[int] = []
-        self.favour: npt.NDArray[np.int64] | None = None
 
     def next_tokens(self, pass_index: int, drawn: int) -> list[int]:
         """Return what the pass after ``pass_index`` feeds."""
