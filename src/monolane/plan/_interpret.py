@@ -45,17 +45,19 @@ def interpret(
     run = Run(plan, weights, [list(ids) for ids in passes], draws)
     workers = [Worker(run, index) for index in range(plan.groups.workers)]
     rng = np.random.default_rng(seed)
-    while unfinished := [worker for worker in workers if not worker.finished]:
-        ready = [worker for worker in unfinished if worker.may_begin(workers)]
-        if not ready:
-            stuck = ", ".join(f"{w.index} before {w.phase.name}" for w in unfinished)
-            raise PlanError(f"all workers wait: {stuck}")
-        if run.favour is None or rng.random() < 0.02:
-            run.favour = rng.permutation(len(workers))
+    order: list[Worker] = []  # the scheduler's favourites first
+    while True:
+        if not order or rng.random() < 0.02:
+            favour = rng.permutation(len(workers))
             if laggard is not None:
-                run.favour[laggard] = -1
-        favour = run.favour
-        _step(max(ready, key=lambda worker: int(favour[worker.index])))
+                favour[laggard] = -1
+            order = sorted(workers, key=lambda worker: -int(favour[worker.index]))
+        if ready := next((x for x in order if not x.finished and x.may_begin(workers)), None):
+            _step(ready)
+        elif stuck := [f"{x.index} before {x.phase.name}" for x in workers if not x.finished]:
+            raise PlanError(f"all workers wait: {', '.join(stuck)}")
+        else:
+            break
     return Interpretation(np.concatenate(run.logits), tuple(run.drawn))
 
 

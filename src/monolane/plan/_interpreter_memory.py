@@ -1,5 +1,6 @@
 """What simulated workers share: buffers that are NaN until written, and again when overwritten."""
 
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -20,7 +21,7 @@ class SharedMemory:
     """Buffers as ``Plan.shape`` gives them: of each slot as many numbers as any layer needs."""
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+        self._shape = cache(plan.shape)  # asked at each access, and worked out from the model
         self._arrays: dict[Buffer, Floats] = {
             buffer: np.full((plan.slots(buffer), plan.size(buffer)), np.nan, np.float32)
             for buffer in Buffer
@@ -59,7 +60,7 @@ class SharedMemory:
     def _part(self, buffer: Buffer, where: Where, phase: Phase | None) -> Floats:
         slot, *rest = where if buffer in SLOTTED else (0, *where)
         layer, module = (-1, None) if phase is None else (phase.layer, phase.module)
-        shape = self._plan.shape(buffer, layer, module)
+        shape = self._shape(buffer, layer, module)
         numbers = self._arrays[buffer][slot]
         part: Floats = numbers[: prod(shape)].reshape(shape)[tuple(rest)]
         return part

@@ -35,7 +35,6 @@ class Run:
         self.memory.tokens = list(passes[0])
         self.logits: list[Floats] = []
         self.drawn: list[int] = []
-        self.favour: npt.NDArray[np.int64] | None = None
 
     def next_tokens(self, pass_index: int, drawn: int) -> list[int]:
         """Return what the pass after ``pass_index`` feeds."""
@@ -51,6 +50,7 @@ class Worker:
         groups = run.plan.groups
         self.group = groups.of(index)
         self.lanes = groups.lanes_of(self.group)
+        self.team = groups.workers_of(self.group)
         self.progress = 0  # phases finished, over all passes
         self.position = 0  # of the pass's first token
         self.tokens = list(run.passes[0])
@@ -80,11 +80,11 @@ class Worker:
     def may_begin(self, workers: "list[Worker]") -> bool:
         """Tell whether the waits of the next phase are over."""
         base = self.pass_index * len(self.plan.phases)
-        team = self.plan.groups.workers_of(self.group)
+        team = workers[self.team.start : self.team.stop]
         return all(
             worker.progress >= base + wait.count
             for wait in self.phase.waits
-            for worker in (workers if wait.scope is Scope.ALL else [workers[i] for i in team])
+            for worker in (workers if wait.scope is Scope.ALL else team)
         )
 
     def update(self, update: Update) -> None:

@@ -21,4 +21,5 @@ def choose_splits(heads: int, workers: int) -> int:
         return Fraction(-(-units // workers) * workers, units)
 
     choices = range(least, max(least, MOST_SPLITS) + 1)
-    return next((s for s in choices if surplus(s) <= UNITS_EVEN_ENOUGH), min(choices, key=surplus))
+    enough = next((s for s in choices if surplus(s) <= UNITS_EVEN_ENOUGH), None)
+    return min(choices, key=surplus) if enough is None else enough
