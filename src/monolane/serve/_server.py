@@ -23,7 +23,7 @@ from monolane.serve._anthropic import routes as messages
 from monolane.serve._anthropic.errors import error_json
 from monolane.serve._http.guard import Guard
 from monolane.serve._http.page import page_routes
-from monolane.serve._http.protocol import LimitedProtocol
+from monolane.serve._http.protocol import LimitedProtocol, Turns
 from monolane.serve._llamacpp import routes as llamacpp
 from monolane.serve._llamacpp.errors import error_json as llamacpp_error
 from monolane.serve._openai.embeddings import OPERATIONS as EMBEDDINGS
@@ -122,6 +122,7 @@ class _Server(uvicorn.Server):
                 "Protocol",
                 (LimitedProtocol,),
                 {
+                    "turns": Turns(),
                     "send_seconds": options.send_seconds,
                     "max_connections": options.max_connections,
                 },

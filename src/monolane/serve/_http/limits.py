@@ -6,11 +6,14 @@ from functools import lru_cache
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from monolane.engine import Engine
 from monolane.errors import RequestError
 from monolane.serve._errors import TOO_LONG, ApiError, ContextError
+from monolane.serve._run.bodies import Bodies, Body
+from monolane.serve._run.fair_queue import Sender
+from monolane.serve._run.preparers import next_unit
 from monolane.text import Tokenizer
 
 LARGE_BODY = 1 << 18  # bytes, after which memory is given back
@@ -41,8 +44,18 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """Return the body; ApiError 413 past ``limit`` bytes, 408 where it comes too slowly."""
+def sender_of(scope: Scope) -> Sender:
+    """Return who sent a request: by its key, or else by its address; and on which connection."""
+    client = scope.get("client")
+    address = client[0] if client else ""
+    return Sender(scope.get("monolane.owner") or address, client and tuple(client))
+
+
+async def read_body(request: Request, bodies: Bodies, limit: int) -> Body:
+    """Return the body; ApiError 413 past ``limit`` bytes, 408 where it comes too slowly.
+
+    429 where it is one too many.
+    """
     # What is left of such a body is never read, so the connection cannot be used again.
     close = {"Connection": "close"}
     too_large = ApiError(
@@ -54,20 +67,35 @@ async def read_body(request: Request, limit: int) -> bytes:
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared) > limit:
         raise too_large
-    body = bytearray()
+    body, given_up = Body(bodies, sender_of(request.scope)), False
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(BODY_SECONDS) as wait:
+
+            def give_up() -> bool:
+                nonlocal given_up
+                given_up = True
+                wait.reschedule(0)
+                return True
+
+            body.give_up = give_up
             async for part in request.stream():
-                body += part
-                if len(body) > limit:
+                if body.size + len(part) > limit:
                     raise too_large
-    except TimeoutError:
-        raise ApiError(
-            408, f"expected the body within {BODY_SECONDS:.0f} s", headers=close
-        ) from None
-    except ClientDisconnect:
-        raise ApiError(400, "the client closed the connection amid its request") from None
-    return bytes(body)
+                body.add(part)
+                if given_up:
+                    raise TimeoutError
+        body.give_up = None
+        return body
+    except BaseException as error:
+        body.free()
+        if isinstance(error, TimeoutError) and given_up:
+            raise bodies.refused(close) from None
+        if isinstance(error, TimeoutError):
+            told = f"expected the body within {BODY_SECONDS:.0f} s"
+            raise ApiError(408, told, headers=close) from None
+        if isinstance(error, ClientDisconnect):
+            raise ApiError(400, "the client closed the connection amid its request") from None
+        raise
 
 
 def check_length(name: str, value: Any, engine: Engine) -> None:
@@ -103,6 +131,7 @@ def _beyond(limit: int, value: Any, engine: Engine) -> tuple[str, int] | None:
     tokens = 0
     for text in _texts(value):
         for i in range(0, len(text), _PIECE_CHARS):
+            next_unit(_PIECE_CHARS)
             tokens += tokenizer.count(text[i : i + _PIECE_CHARS])
             if tokens > _SURE * limit:
                 return f"more than {tokens // _SURE} tokens", tokens // _SURE
