@@ -3,17 +3,17 @@
     python bench/hostile.py --out bench/results
 
 A server of the demo model, without keys: all come from one address. It has 64 slots, as many as
-there can be; of hostile connections that each hold one there are 63, so that one is free. A client asks
-for one token again and again, each time on a new connection; in turns it is alone, and beside
+there can be; of hostile connections that each hold one there are 63, so that one is free. A client
+asks for one token again and again, each time on a new connection; in turns it is alone, and beside
 connections that a process of their own keeps busy with one kind of hostile request, or with a
-quarter of each. A record has the 99th percentile of both. The goal is that beside them it is at
-most 50 ms more. What the hostile process takes of the processor counts, too.
+quarter of each. A record has the 99th percentile of each round. The goal is that beside them it is
+at most 50 ms more. What the hostile process takes of the processor counts, too.
 """
 
 import argparse
 import contextlib
+import itertools
 import json
-import os
 import re
 import socket
 import statistics
@@ -29,7 +29,7 @@ from _document import publish
 from _server import Server, server
 from abuse import CHAT, DEMO, MB, START, connect, head, post, status
 
-from monolane.measure import Record
+from monolane.measure import Record, summary
 
 CONNECTIONS = 64
 AMBIGUOUS = "root ::= s\ns ::= s s | s s s | s s s s | [a-z]"
@@ -54,9 +54,7 @@ def unread(to: Server) -> None:
 
 KINDS: dict[str, Send] = {
     "bodies of 8 MB to be encoded": posted("/tokenize", prompt=(" " * 63 + "x") * (MB // 8)),
-    "an ambiguous grammar": posted(
-        "/v1/completions", prompt="x", max_tokens=30, grammar=AMBIGUOUS
-    ),
+    "an ambiguous grammar": posted("/v1/completions", prompt="x", max_tokens=30, grammar=AMBIGUOUS),
     "chats of 8,000 messages to be rendered": posted(
         "/v1/chat/completions/input_tokens",
         messages=[{"role": "user", "content": "</s>"}] * 8000,
@@ -86,41 +84,36 @@ def main() -> None:
         return
     records = []
     for kind in options.kind or (*KINDS, ALL):
-        record = measured(kind, options.rounds, options.chats)
-        sys.stderr.write(f"{json.dumps(record)}\n")
-        records.append(record)
+        for record in measured(kind, options.rounds, options.chats):
+            sys.stderr.write(f"{json.dumps(record)}\n")
+            records.append(record)
     publish(records, "hostile", options.out)
 
 
-def measured(kind: str, rounds: int, chats: int) -> Record:
-    """Return the record of one kind."""
-    alone: list[float] = []
-    beside: list[float] = []
+def measured(kind: str, rounds: int, chats: int) -> Iterator[Record]:
+    """Yield the records of one kind: alone, and beside the hostile connections."""
+    alone: list[list[float]] = []
+    beside: list[list[float]] = []
     refused = 0
     with server([*DEMO, "--policy", "share:64", "--queue", "64"], START) as demo:
         asked(demo, chats)  # to warm up
         for _ in range(rounds):
-            alone += asked(demo, chats)[0]
+            alone.append(asked(demo, chats)[0])
             with attackers(demo, kind):
                 times, more = asked(demo, chats)
-                beside, refused = beside + times, refused + more
+                beside.append(times)
+                refused += more
         peak = status(demo, "VmHWM")
-    quiet, loud = percentile(alone), percentile(beside)
-    return {
-        "name": "hostile",
-        "engine": "monolane",
-        "attack": f"{connections(kind)} connections: {kind}",
-        "unit": "ms: a chat of one token, 99th percentile; goal: alone + 50",
-        "median": round(loud, 2),
-        "alone": round(quiet, 2),
-        "more": round(loud - quiet, 2),
-        "median_alone": round(statistics.median(alone), 2),
-        "median_beside": round(statistics.median(beside), 2),
-        "longest": round(max(beside), 2),
-        "chats": len(beside),
-        "refused": refused,
-        "peak_mb": round(peak, 1),
-    }
+    quiet, loud = (percentile([*itertools.chain(*times)]) for times in (alone, beside))
+    for what, times in (("alone", alone), (f"beside {connections(kind)}: {kind}", beside)):
+        samples = [percentile(one) for one in times]
+        found: Record = {"name": "hostile", "engine": "monolane", "attack": what}
+        found |= summary(samples, f"ms: 99th percentile of a chat of one token, {what}")
+        found["median_chat"] = statistics.median(itertools.chain(*times))
+        found["chats"] = rounds * chats
+        if times is beside:
+            found |= {"more_ms": loud - quiet, "refused": refused, "peak_mb": peak}
+        yield found
 
 
 def asked(to: Server, chats: int) -> tuple[list[float], int]:
@@ -132,13 +125,25 @@ def asked(to: Server, chats: int) -> tuple[list[float], int]:
     while len(times) < chats:
         begun = time.perf_counter()
         with connect(to, request) as connection:
-            code = connection.recv(1 << 16)[9:12]
-        if code == b"200":
+            reply = whole(connection)
+        if reply[9:12] == b"200":
             times.append((time.perf_counter() - begun) * 1e3)
         else:
             refused += 1
         time.sleep(0.01)
     return times, refused
+
+
+def whole(connection: socket.socket) -> bytes:
+    """Return a reply, with its head, to its last byte."""
+    reply = b""
+    while not (found := re.search(rb"content-length: (\d+).*?\r\n\r\n", reply, re.S)) or (
+        len(reply) < found.end() + int(found[1])
+    ):
+        if not (part := connection.recv(1 << 16)):
+            raise ConnectionError(f"expected a whole reply, got {reply[:200]!r}")
+        reply += part
+    return reply
 
 
 def percentile(times: Sequence[float]) -> float:

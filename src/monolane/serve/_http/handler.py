@@ -20,7 +20,7 @@ from monolane.serve._http.request import Asked
 from monolane.serve._http.writer import Read, Writer
 from monolane.serve._run.bodies import Body
 from monolane.serve._run.choice import Choice
-from monolane.serve._run.request import ServedRequest
+from monolane.serve._run.request import ServedRequest, log_failure
 from monolane.serve._run.service import Service
 
 log = logging.getLogger("monolane.serve")
@@ -83,10 +83,9 @@ class Answers:
         body.free()
         for choice in choices:
             choice.stream.namespace = service.namespace(scope["monolane.owner"])
-        seconds = min(asked.deadline or 1e9, options.deadline_seconds)
         served = ServedRequest(service, choices, arrived, streamed=asked.stream)
         writer = writer_of(served)
-        served.start(seconds)
+        served.start(asked.deadline)
         gone.add_done_callback(lambda _: served.cancel("client"))
         try:
             await asyncio.sleep(0)  # it begins: the engine reads the prompt while a head is written
@@ -106,7 +105,7 @@ async def _stream(writer: Writer, served: ServedRequest, send: Send) -> None:
         await _send_parts(writer, served, send)
         data = writer.text(served.channel.take()) + writer.end()
     except Exception as error:
-        log.error("a stream failed", exc_info=error)
+        log_failure("a stream", error)
         data = writer.failed(error)
     await send({"type": "http.response.body", "body": data})
 

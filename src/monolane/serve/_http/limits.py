@@ -1,6 +1,7 @@
 """How much one request may send and ask for, checked before it costs anything."""
 
 import asyncio
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -11,9 +12,10 @@ from starlette.types import Receive, Scope
 from monolane.engine import Engine
 from monolane.errors import RequestError
 from monolane.serve._errors import TOO_LONG, ApiError, ContextError
+from monolane.serve._grammar.structured import EXTRA_FIELDS
 from monolane.serve._run.bodies import Bodies, Body
 from monolane.serve._run.fair_queue import Sender
-from monolane.serve._run.preparers import next_unit
+from monolane.serve._run.preparers import SHORT, next_unit
 from monolane.text import Tokenizer
 
 LARGE_BODY = 1 << 18  # bytes, after which memory is given back
@@ -36,6 +38,12 @@ _PIECE_CHARS = 1 << 15
 # Cutting a text makes other tokens at the cut, a few of thousands; twice as many are beyond doubt.
 _SURE = 2
 _RARE = "\U000f1234\u0e5b"  # of private use, and a Thai mark: in no small vocabulary but as bytes
+# In a short body: names of fields for which grammars are made; and letters spelled as numbers,
+# which could hide one.
+_COSTLY = re.compile(
+    rb'"(?:%b|response_format|structured_outputs|format|tools|functions)"|\\u00[2-7]'
+    % "|".join(EXTRA_FIELDS).encode()
+)
 
 
 async def disconnected(receive: Receive) -> None:
@@ -85,6 +93,7 @@ async def read_body(request: Request, bodies: Bodies, limit: int) -> Body:
                 if given_up:
                     raise TimeoutError
         body.give_up = None
+        body.costly = body.size <= SHORT and body.mentions(_COSTLY)
         return body
     except BaseException as error:
         body.free()

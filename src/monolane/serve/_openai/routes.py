@@ -181,8 +181,12 @@ class _Handlers:
         return {
             "id": name,
             "object": "model",
-            "type": "model",  # this, display_name and created_at are Anthropic's
+            # From here to max_tokens, and created_at: Anthropic's.
+            "type": "model",
             "display_name": name,
+            "lifecycle": "active",
+            "max_input_tokens": context,
+            "max_tokens": context,
             "created": service.created,
             "created_at": datetime.fromtimestamp(service.created, UTC).isoformat(),
             "owned_by": "monolane",

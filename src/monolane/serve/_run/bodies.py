@@ -6,6 +6,7 @@ usual size finds a place beside any number of large ones.
 """
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -22,6 +23,7 @@ class Body:
     def __init__(self, bodies: "Bodies | None" = None, sender: Sender = NOBODY) -> None:
         """Begin with nothing; ``add`` what comes."""
         self.sender, self.size = sender, 0
+        self.costly = False  # it asks for more work than its size tells
         self.order = next(_orders)
         # Has whoever reads or prepares it give it up; tells whether that could still be done.
         self.give_up: Callable[[], bool] | None = None
@@ -40,6 +42,10 @@ class Body:
         self.size += len(part)
         if self._bodies is not None:
             self._bodies.count(self, len(part))
+
+    def mentions(self, what: "re.Pattern[bytes]") -> bool:
+        """Tell whether the data has a match."""
+        return what.search(self._data) is not None
 
     def take(self) -> bytes:
         """Return all that has come, which is not held here any more; from any thread."""

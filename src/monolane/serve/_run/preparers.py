@@ -62,14 +62,16 @@ class Preparers:
         self._long: FairQueue[Job] = FairQueue(_LONG_CREDIT)
         self._lanes: list[Job | None] = [None, None]  # what runs: short units alone; any
         self._jobs: set[Job] = set()
+        self._open = 0  # long bodies whose preparation has begun and goes on
         self._closed = False
 
-    def submit(self, work: Callable[[], T], sender: Sender, size: int) -> Job:
+    def submit(self, work: Callable[[], T], sender: Sender, size: int, costly: bool = False) -> Job:
         """Have work done, whose body has so many bytes; ``Job.done`` has what it returns.
 
+        ``costly``: it is long whatever its size.
         Where too many wait, the one that would be last fails with a 429.
         """
-        job = Job(sender, max(size, _LEAST), work=work, size=size, long=size > SHORT)
+        job = Job(sender, max(size, _LEAST), work=work, size=size, long=costly or size > SHORT)
         with self._lock:
             if self._closed:
                 raise ApiError(503, "the server is shutting down; send the request to another")
@@ -187,12 +189,11 @@ class Preparers:
                 job._go.set()
             else:
                 job.begun = True
+                self._open += job.size > SHORT
                 self._threads.submit(self._run, job)
 
     def _may_begin(self, job: Job) -> bool:
-        if job.begun or job.size <= SHORT:
-            return True
-        return sum(other.begun and other.size > SHORT for other in self._jobs) < _OPEN
+        return job.begun or job.size <= SHORT or self._open < _OPEN
 
     def _run(self, job: Job) -> None:
         """Do a job's work, on a thread of the pool; its first unit has been given to it."""
@@ -207,6 +208,7 @@ class Preparers:
             _here.unit = None
         with self._lock:
             self._jobs.discard(job)
+            self._open -= job.size > SHORT
             if job in self._lanes:
                 self._lanes[self._lanes.index(job)] = None
             self._dispatch()

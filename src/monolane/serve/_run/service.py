@@ -149,7 +149,8 @@ class Service:
         ``gone`` is done when the client has left: work is dropped then, at the latest before its
         next unit. ``body`` is what it is about. ApiError 429 where too much waits.
         """
-        job = self.preparers.submit(work, *((body.sender, body.size) if body else (NOBODY, 0)))
+        what = (body.sender, body.size, body.costly) if body else (NOBODY, 0, False)
+        job = self.preparers.submit(work, *what)
         if body is not None:
             body.give_up = lambda: self.preparers.refuse(job, self.bodies.refused())
         if gone is not None:
