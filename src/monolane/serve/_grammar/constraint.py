@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import NoReturn
 
 import llguidance
@@ -30,7 +31,14 @@ _cores = threading.BoundedSemaphore(max(1, len(usable_processors()) // 2))  # fo
 _OURS = re.compile(r"at 1\(8\): failed to compile JSON schema: (.*)\n +1 \| start: %json .*", re.S)
 
 
+_NO_TOKEN = (1 << 32) - 2
+
 Step = Callable[[], Guide]
+
+
+@cache
+def _pool() -> llguidance.LLExecutor:
+    return llguidance.LLExecutor(1)
 
 
 def _here(step: Step) -> Guide:
@@ -54,6 +62,7 @@ class GrammarWalk:
         """
         self.aside: Callable[[Step], Guide] = _here  # does costly steps elsewhere
         self._clock, self._spent, self._tokens = clock, 0.0, 0
+        self._idle: llguidance.LLMatcher | None = None  # once steps are costly
         self._matcher, self._where, self._forces = matcher, where, forces
         self._words = -(-vocab // 32)
         self.forced = 0  # tokens given without a draw
@@ -64,6 +73,9 @@ class GrammarWalk:
         RequestError where the grammar cannot be followed, or costs too much.
         """
         if self._spent > _CHEAP_BURST + _CHEAP_TOKEN * self._tokens:
+            if self._idle is None:
+                self._idle = self._matcher.deep_copy()
+                self._idle.consume_token(_NO_TOKEN)  # an error, which it stays with
             guide = self.aside(lambda: self._measured(token_id))
         else:
             with _cores:
@@ -85,8 +97,12 @@ class GrammarWalk:
 
     def _step(self, token_id: int | None) -> Guide:
         matcher = self._matcher
-        if token_id is not None:
+        if token_id is not None and self._idle is None:
             matcher.consume_token(token_id)
+        elif token_id is not None:
+            # The library lets other threads of Python run only while it does two at a time. What
+            # this takes of its thread is not counted: the mask behind it takes several times that.
+            _pool().consume_token_par([(matcher, token_id), (self._idle, _NO_TOKEN)])
         forced = matcher.compute_ff_tokens() if self._forces else []
         # No more than the grammar takes: the tokenizer alone decides how a text is cut.
         forced = forced[: matcher.validate_tokens(forced)] if forced else []

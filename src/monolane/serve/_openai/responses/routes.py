@@ -38,7 +38,7 @@ OPERATIONS = (
         "/v1/responses/{id}/cancel",
         "A 400: none runs in the background",
         None,
-        (400, 401, 404),
+        (400, 401, 404, 415),
     ),
     Operation("post", "/v1/responses/input_tokens", "Tokens of a conversation", ResponsesRequest),
 )
