@@ -96,13 +96,13 @@ class GrammarWalk:
         return guide
 
     def _step(self, token_id: int | None) -> Guide:
-        matcher = self._matcher
-        if token_id is not None and self._idle is None:
+        matcher, idle = self._matcher, self._idle
+        if token_id is not None and idle is None:
             matcher.consume_token(token_id)
-        elif token_id is not None:
+        elif token_id is not None and idle is not None:
             # The library lets other threads of Python run only while it does two at a time. What
             # this takes of its thread is not counted: the mask behind it takes several times that.
-            _pool().consume_token_par([(matcher, token_id), (self._idle, _NO_TOKEN)])
+            _pool().consume_token_par([(matcher, token_id), (idle, _NO_TOKEN)])
         forced = matcher.compute_ff_tokens() if self._forces else []
         # No more than the grammar takes: the tokenizer alone decides how a text is cut.
         forced = forced[: matcher.validate_tokens(forced)] if forced else []
