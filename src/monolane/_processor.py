@@ -88,7 +88,7 @@ def read_processor(root: Path = Path("/"), allowed: Iterable[int] | None = None)
     """
     folder = root / "sys/devices/system/cpu"
     groups: dict[tuple[int, ...], list[int]] = {}
-    for cpu in sorted(_allowed() if allowed is None else allowed):
+    for cpu in sorted(usable_processors() if allowed is None else allowed):
         siblings = _numbers(read_text(folder / f"cpu{cpu}/topology/thread_siblings_list"))
         groups.setdefault(tuple(siblings) or (cpu,), []).append(cpu)
     slow = _slow(root, folder, {threads[0] for threads in groups.values()})
@@ -117,7 +117,8 @@ def _slow(root: Path, folder: Path, cpus: set[int]) -> set[int]:
     return found if found < cpus else set()
 
 
-def _allowed() -> set[int]:
+def usable_processors() -> set[int]:
+    """Return the numbers of the processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))

@@ -201,7 +201,7 @@ def test_answers_of_one_request_take_no_more_than_the_queue() -> None:
 
 def test_requests_that_wait_to_be_read_are_those_of_the_queue() -> None:
     service = Service(lambda: pytest.fail("not to be loaded"), ServerOptions(queue_limit=500))
-    assert service._prepare_limit == 501
+    assert service.preparers._limit == 501
 
 
 def test_forced_tokens_are_no_speed(engine: Engine) -> None:

@@ -1,5 +1,6 @@
 """Who may ask, from where, and for which paths: keys, hosts, origins, routes, ports."""
 
+import asyncio
 import contextlib
 import re
 from collections.abc import Callable
@@ -12,7 +13,10 @@ import pytest
 from bare_requests import COMPLETIONS, exchange, get
 
 from monolane.serve import ServerOptions, Service, build_app
+from monolane.serve._http.guard import Guard
 from monolane.serve._http.page import page_routes
+from monolane.serve._http.wrong_keys import WrongKeys
+from monolane.serve._keys import Keys
 
 
 def all_paths() -> list[str]:
@@ -202,9 +206,15 @@ def test_there_are_no_routes_for_administrators() -> None:
         "/chat/completions",
         "/completions",
         "/responses",
+        "/responses/input_tokens",
         "/responses/x",
+        "/responses/x/cancel",
+        "/responses/x/input_items",
         "/v1/responses",
+        "/v1/responses/input_tokens",
         "/v1/responses/x",
+        "/v1/responses/x/cancel",
+        "/v1/responses/x/input_items",
         "/v1/messages",
         "/v1/messages/count_tokens",
         "/props",
@@ -249,3 +259,60 @@ def test_a_compressed_body_is_named(demo_server: Any) -> None:
     assert reply.status_code == 415
     assert "Content-Encoding: expected none, got 'gzip'" in reply.json()["error"]["message"]
     assert reply.headers["accept-encoding"] == "identity"
+
+
+def test_wrong_keys_of_one_address_are_counted() -> None:
+    now = [0.0]
+    wrong = WrongKeys(lambda: now[0])
+    assert [wrong.pause("a") for _ in range(10)] == [0] * 10
+    assert [wrong.pause("a") for _ in range(8)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    assert wrong.pause("b") == 0
+    now[0] = 60
+    assert wrong.pause("a") == 2
+    now[0] = 121  # a minute without any
+    assert wrong.pause("a") == 0
+    for i in range(10_000):
+        wrong.pause(str(i))
+    assert len(wrong._seen) == 4096
+
+
+def test_the_reply_to_many_wrong_keys_waits_and_a_valid_key_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("monolane.serve._http.guard.asyncio.sleep", sleep)
+    valid = "a-key-of-enough-letters"
+    options = ServerOptions(keys=Keys.of([valid]))
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    guard = Guard(inner, options, [], lambda *_: None)
+
+    def status(*headers: tuple[bytes, bytes]) -> int:
+        seen: list[int] = []
+
+        async def send(message: Any) -> None:
+            seen.append(message.get("status", 0))
+
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/metrics",
+            "raw_path": b"/metrics",
+            "query_string": b"",
+            "client": ("192.0.2.1", 5),
+            "headers": [(b"host", b"127.0.0.1"), *headers],
+        }
+        asyncio.run(guard(scope, lambda: None, send))  # type: ignore[arg-type, return-value]
+        return seen[0]
+
+    for _ in range(12):
+        assert status((b"x-api-key", b"wrong")) == 401
+        assert status() == 401  # no key is none that is tried
+    assert status((b"authorization", b"Bearer " + valid.encode())) == 200
+    assert waits == [0.05, 0.1]

@@ -192,6 +192,36 @@ def test_a_deadline_ends_a_request_wherever_it_is(paced: Callable[..., Any]) -> 
     assert done == "data: [DONE]"
 
 
+@pytest.mark.parametrize("signals", [1, 2])
+def test_an_end_with_streams_that_nobody_reads_logs_no_failure(
+    paced: Callable[..., Any], eventually: Callable[..., None], signals: int
+) -> None:
+    server = paced(
+        tokens_per_second=20_000, policy="share:4", drain_seconds=0.5, send_seconds=10 * SECONDS
+    )
+    body = {"stream": True, "max_tokens": FOREVER, "timings_per_token": True}
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(3):
+            open_ones.enter_context(begin(server, receive_buffer=4096, **body))
+        # The sender waits for its reader once what the kernel takes is full.
+        eventually(lambda: server.metric("vllm:generation_tokens_total") > 15_000)
+        for _ in range(signals - 1):
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)  # else the two are one
+        assert server.stop() == 0
+    assert "Traceback" not in server.words, server.words
+    assert "Exception" not in server.words
+
+
+def test_what_a_client_did_leaves_no_traceback(start: Callable[..., Any]) -> None:
+    """A grammar that turns out too large amid an answer."""
+    server = start().wait_ready()
+    for stream in (False, True):
+        reply = ask(server, max_tokens=400, guided_regex=r"(\p{L}{1,200}){1,100}", stream=stream)
+        assert "cannot be followed" in reply.text, reply.text[:300]
+    assert "Traceback" not in server.words, server.words
+
+
 def test_a_slow_reader_stalls_nobody_and_loses_its_answer(
     paced: Callable[..., Any], eventually: Callable[..., None]
 ) -> None:

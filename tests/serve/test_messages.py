@@ -191,6 +191,10 @@ def test_keys_and_errors_have_anthropics_shape(keyed_server: Any, api_key: str) 
         page = client.models.list()
         assert [(one.id, one.type, one.display_name) for one in page] == [("demo", "model", "demo")]
         assert client.models.retrieve("demo").created_at == page.data[0].created_at
+        # The client itself checks nothing of a reply.
+        (card,) = client.get("/v1/models", cast_to=object)["data"]
+        checked = anthropic.types.ModelInfo.model_validate(card)
+        assert (checked.lifecycle, checked.max_input_tokens) == ("active", 1024)
         with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
             client.messages.create(**ASK | {"max_tokens": 0})
         with pytest.raises(anthropic.BadRequestError) as refused:

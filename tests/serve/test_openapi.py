@@ -43,9 +43,10 @@ GETS = ["/health", "/ping", "/version", "/v1/models", "/props", "/slots"]
 POSTS = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]
 FURTHER = ["/v1/responses", "/apply-template", "/v1/messages", "/v1/messages/count_tokens"]
 FURTHER += ["/completion", "/infill", "/v1/embeddings", "/embedding"]
-FURTHER += ["/v1/chat/completions/input_tokens"]
+FURTHER += ["/v1/chat/completions/input_tokens", "/v1/responses/input_tokens"]
 POSTS += FURTHER
 STORED = [("GET", "/v1/responses/{id}"), ("DELETE", "/v1/responses/{id}")]
+STORED += [("GET", "/v1/responses/{id}/input_items"), ("POST", "/v1/responses/{id}/cancel")]
 OPERATIONS = [("GET", path) for path in GETS] + [("POST", path) for path in POSTS] + STORED
 
 

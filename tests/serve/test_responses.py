@@ -173,6 +173,64 @@ def test_what_is_stored_can_be_read_and_forgotten(client: openai.OpenAI) -> None
     assert client.responses.retrieve(streamed.response.id) == streamed.response
 
 
+def test_what_was_asked_is_told_again(client: openai.OpenAI) -> None:
+    """Fields that Open Responses requires of every response."""
+    plain = client.responses.create(**ASK).to_dict()
+    required = ("presence_penalty", "frequency_penalty", "service_tier")
+    assert [plain[name] for name in required] == [0, 0, "default"]
+    assert plain["safety_identifier"] is plain["prompt_cache_key"] is None
+    told = {"safety_identifier": "s", "prompt_cache_key": "k", "service_tier": "flex"}
+    more = {"extra_body": {"presence_penalty": 0.5, "frequency_penalty": -0.5}}
+    made = client.responses.create(**ASK, **told, **more).to_dict()
+    assert [made[name] for name in required] == [0.5, -0.5, "default"]
+    assert (made["safety_identifier"], made["prompt_cache_key"]) == ("s", "k")
+
+
+def test_tokens_of_a_response_are_counted(client: openai.OpenAI) -> None:
+    made = client.responses.create(**ASK, instructions="Be brief.")
+    count = client.responses.input_tokens.count(
+        model="demo", input=ASK["input"], instructions="Be brief."
+    )
+    assert made.usage is not None
+    assert (count.object, count.input_tokens) == ("response.input_tokens", made.usage.input_tokens)
+
+
+def test_input_items_of_a_stored_response(client: openai.OpenAI) -> None:
+    given = [{"role": "user", "content": f"text {i}"} for i in range(5)]
+    made = client.responses.create(**ASK | {"input": given})
+    listed = client.responses.input_items.list
+    page = listed(made.id)
+    texts = [item.content[0].text for item in page.data]
+    assert texts == [f"text {i}" for i in (4, 3, 2, 1, 0)]
+    assert [item.type for item in page.data] == ["message"] * 5
+    assert [item.content[0].text for item in listed(made.id, limit=2, order="asc")] == texts[::-1]
+    again = listed(made.id, after=page.data[1].id, limit=2)
+    assert [item.id for item in again.data] == [item.id for item in page.data[2:4]]
+    assert again.has_more
+    then = client.responses.create(**ASK, previous_response_id=made.id)
+    assert len(listed(then.id).data) == 5 + len(made.output) + 1
+    assert [item.id for item in listed(then.id, order="asc").data[:5]] == [
+        item.id for item in reversed(page.data)
+    ]
+    for wrong in ({"order": "up"}, {"limit": 0}, {"limit": 101}, {"after": "msg_none"}):
+        with pytest.raises(openai.BadRequestError, match=next(iter(wrong))):
+            listed(made.id, **wrong)
+    with pytest.raises(openai.NotFoundError):
+        listed("resp_none")
+
+
+def test_nothing_runs_in_the_background(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="background"):
+        client.responses.create(**ASK, background=True)
+    made = client.responses.create(**ASK)
+    with pytest.raises(openai.BadRequestError, match="background can be cancelled"):
+        client.responses.cancel(made.id)
+    with pytest.raises(openai.BadRequestError, match="background can be streamed"):
+        client.responses.retrieve(made.id, stream=True)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.cancel("resp_none")
+
+
 def test_what_is_stored_belongs_to_its_key(start: Callable[..., Any], tmp_path: Any) -> None:
     from monolane.serve._keys import add_key
 

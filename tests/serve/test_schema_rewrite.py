@@ -4,9 +4,10 @@ import itertools
 import json
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jsonschema_rs
+import pydantic
 import pytest
 
 from monolane import Engine
@@ -133,6 +134,73 @@ def test_what_cannot_be_said_is_refused(engine: Engine, schema: Any) -> None:
 def test_a_malformed_schema_is_refused(engine: Engine, schema: Any) -> None:
     with pytest.raises(RequestError):
         compiler_of(engine).walk(Grammar("\n".join(schema_rules("start", schema)), "schema"))
+
+
+class Cat(pydantic.BaseModel):
+    kind: Literal["cat"] = "cat"
+    lives: int = pydantic.Field(ge=0, le=9)
+
+
+class Dog(pydantic.BaseModel):
+    kind: Literal["dog"] = "dog"
+    friend: "Pet | None" = None
+
+
+class Pet(pydantic.BaseModel):
+    animal: Annotated[Cat | Dog, pydantic.Field(discriminator="kind")]
+
+
+class One(pydantic.BaseModel):
+    version: Literal[1]
+    a: bool
+
+
+class Two(pydantic.BaseModel):
+    version: Literal[2, 3]
+    b: bool
+
+
+class Versioned(pydantic.BaseModel):
+    item: Annotated[One | Two, pydantic.Field(discriminator="version")]
+
+
+def test_one_of_with_tags(engine: Engine) -> None:
+    """Tags that are numbers, and pydantic's with a default, which its schema lets be left out."""
+    numbers = Versioned.model_json_schema()
+    assert "oneOf" in json.dumps(numbers)
+    for value, meets in (
+        ({"item": {"version": 1, "a": True}}, True),
+        ({"item": {"version": 3, "b": True}}, True),
+        ({"item": {"version": 1, "b": True}}, False),
+        ({"item": {"version": 4, "b": True}}, False),
+    ):
+        assert follows(engine, numbers, value) == meets, value
+    defaults = Pet.model_json_schema()
+    rex = {"animal": {"kind": "dog", "friend": None}}
+    for value, meets in (
+        ({"animal": {"kind": "cat", "lives": 9}}, True),
+        ({"animal": {"kind": "dog", "friend": rex}}, True),
+        ({"animal": {"kind": "cat", "lives": 10}}, False),
+        ({"animal": {"lives": 9}}, False),  # it has to be written
+    ):
+        assert follows(engine, defaults, value) == meets, value
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        [{"const": 1}, {"const": 1}],
+        [{"const": 1}, {"enum": [2, 1]}],
+        [{"const": 1}, {"type": "integer"}],
+        [{"const": 1}, {"const": 1.0}],
+        [{"enum": []}, {"const": 1}],
+    ],
+)
+def test_tags_that_do_not_tell_apart(engine: Engine, tags: list[Any]) -> None:
+    branches = [{"type": "object", "properties": {"a": tag}, "required": ["a"]} for tag in tags]
+    assert rewritten({"oneOf": branches}) == {"oneOf": branches}
+    plain = [{"properties": {"a": {"const": i}}, "required": ["a"]} for i in range(2)]
+    assert rewritten({"oneOf": plain}) == {"oneOf": plain}  # 5 meets both
 
 
 def test_references_in_branches_still_lead_to_their_definitions(engine: Engine) -> None:

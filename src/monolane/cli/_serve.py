@@ -51,7 +51,9 @@ class Limits:
         ),
     ] = "latency"
     queue: Annotated[int, typer.Option(help="Sequences that may wait.")] = 64
-    deadline: Annotated[float, typer.Option(help="Seconds that a request may take in all.")] = 600
+    deadline: Annotated[
+        float, typer.Option(help="Seconds that a request may take, but for reading its prompt.")
+    ] = 600
     drain: Annotated[float, typer.Option(help="Seconds to finish requests after SIGTERM.")] = 30
     stall: Annotated[
         float, typer.Option(help="Seconds without a token, read or drawn, until /health says 503.")

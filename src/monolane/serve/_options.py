@@ -73,7 +73,7 @@ class ServerOptions:
     allowed_origins   web pages of other origins that may ask, such as "https://chat.example"
     queue_limit       sequences that may wait
     buffer_tokens     tokens that a slow client may leave unread before its request ends
-    deadline_seconds  from a request's arrival to its end
+    deadline_seconds  from a request's arrival to its end, without those in which its prompt is read
     stall_seconds     without a token of prompt or answer while something runs: /health says 503
     drain_seconds     from SIGTERM until what still runs is ended
     send_seconds      that a client may take to read what was sent

@@ -23,7 +23,7 @@ from monolane.serve._anthropic import routes as messages
 from monolane.serve._anthropic.errors import error_json
 from monolane.serve._http.guard import Guard
 from monolane.serve._http.page import page_routes
-from monolane.serve._http.protocol import LimitedProtocol
+from monolane.serve._http.protocol import LimitedProtocol, Turns
 from monolane.serve._llamacpp import routes as llamacpp
 from monolane.serve._llamacpp.errors import error_json as llamacpp_error
 from monolane.serve._openai.embeddings import OPERATIONS as EMBEDDINGS
@@ -35,7 +35,9 @@ from monolane.serve._run.memory import unsettle
 from monolane.serve._run.service import Service
 from monolane.serve._tools.formats import AUTO, format_named
 
-_GRACE = 5  # seconds to tell clients of the end when the drain is over
+_GRACE = 5  # seconds from the end of the drain until what is left is cancelled
+_TELL = 3  # of these, to tell clients of the end
+_LAST = 1.0  # seconds for what a second signal has left to end by itself
 _BACKLOG = 2048
 # Bytes that the kernel keeps for a client that does not read, where it would take megabytes: two
 # seconds of a fast stream.
@@ -125,6 +127,7 @@ class _Server(uvicorn.Server):
                 "Protocol",
                 (LimitedProtocol,),
                 {
+                    "turns": Turns(),
                     "send_seconds": options.send_seconds,
                     "max_connections": options.max_connections,
                 },
@@ -163,10 +166,26 @@ class _Server(uvicorn.Server):
         if service.state == "ready":
             service.state = "draining"
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(service.options.drain_seconds, service.end_requests)
+        seconds = service.options.drain_seconds
+        timers = [
+            loop.call_later(seconds, service.end_requests),
+            # Of who does not read, uvicorn would cancel the tasks, and log each as a failure.
+            loop.call_later(seconds + _TELL, self._cut),
+        ]
         await super().shutdown(sockets)
-        timer.cancel()
+        for timer in timers:
+            timer.cancel()
         service.abandon()  # what a second signal has left: its threads would keep the process
+        self._cut()
+        if tasks := set(self.server_state.tasks):
+            await asyncio.wait(tasks, timeout=_LAST)
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what is cancelled now
+
+    def _cut(self) -> None:
+        """Close all connections; who waits for a client then goes on to its end."""
+        for connection in list(self.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to end; a second signal, whichever, ends at once."""

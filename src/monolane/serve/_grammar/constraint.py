@@ -4,32 +4,105 @@ Each is an engine's ``Constraint``: it keeps the place of one answer and takes o
 """
 
 import re
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
 from typing import NoReturn
 
 import llguidance
 import numpy as np
 import numpy.typing as npt
 
+from monolane._processor import usable_processors
 from monolane.engine import Guide
 from monolane.errors import RequestError
 
+# What a grammar may cost, in seconds of processor time. The library counts its items, but not how
+# often it finds one that it has: where a text can be read in many ways, that is the square of what
+# it counts, or more, and grows with the answer.
+TOKEN_SECONDS = 0.02  # for each token of the answer
+BURST_SECONDS = 0.5  # and so much more in all
+# Steps of an answer whose grammar has cost more than this are no business of the thread that
+# decodes it: dozens of such threads would leave no core to anybody else.
+_CHEAP_TOKEN, _CHEAP_BURST = 0.002, 0.05
+_cores = threading.BoundedSemaphore(max(1, len(usable_processors()) // 2))  # for the cheap ones
+
 _OURS = re.compile(r"at 1\(8\): failed to compile JSON schema: (.*)\n +1 \| start: %json .*", re.S)
+
+
+_NO_TOKEN = (1 << 32) - 2
+
+Step = Callable[[], Guide]
+
+
+@cache
+def _pool() -> llguidance.LLExecutor:
+    return llguidance.LLExecutor(1)
+
+
+def _here(step: Step) -> Guide:
+    return step()
 
 
 class GrammarWalk:
     """The place of one answer in its grammar; ``where`` is the field that asked for it."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, where: str, vocab: int, forces: bool) -> None:
-        """``forces``: text that must come next is given as tokens, without a draw."""
+    def __init__(
+        self,
+        matcher: llguidance.LLMatcher,
+        where: str,
+        vocab: int,
+        forces: bool,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """``forces``: text that must come next is given as tokens, without a draw.
+
+        ``clock`` tells the seconds of processor time of the thread that asks.
+        """
+        self.aside: Callable[[Step], Guide] = _here  # does costly steps elsewhere
+        self._clock, self._spent, self._tokens = clock, 0.0, 0
+        self._idle: llguidance.LLMatcher | None = None  # once steps are costly
         self._matcher, self._where, self._forces = matcher, where, forces
         self._words = -(-vocab // 32)
         self.forced = 0  # tokens given without a draw
 
     def step(self, token_id: int | None) -> Guide:
-        """Take the token drawn, None at first; return what may follow it."""
-        matcher = self._matcher
-        if token_id is not None:
+        """Take the token drawn, None at first; return what may follow it.
+
+        RequestError where the grammar cannot be followed, or costs too much.
+        """
+        if self._spent > _CHEAP_BURST + _CHEAP_TOKEN * self._tokens:
+            if self._idle is None:
+                self._idle = self._matcher.deep_copy()
+                self._idle.consume_token(_NO_TOKEN)  # an error, which it stays with
+            guide = self.aside(lambda: self._measured(token_id))
+        else:
+            with _cores:
+                guide = self._measured(token_id)
+        if self._spent > BURST_SECONDS + TOKEN_SECONDS * self._tokens:
+            refuse(
+                self._where,
+                f"it takes more than {TOKEN_SECONDS * 1e3:.0f} ms of processor time a token; "
+                "write it so that a text can be read in one way only, unlike s ::= s s | [a-z]",
+            )
+        return guide
+
+    def _measured(self, token_id: int | None) -> Guide:
+        begun = self._clock()
+        guide = self._step(token_id)
+        self._spent += self._clock() - begun
+        self._tokens += (token_id is not None) + len(guide.forced)
+        return guide
+
+    def _step(self, token_id: int | None) -> Guide:
+        matcher, idle = self._matcher, self._idle
+        if token_id is not None and idle is None:
             matcher.consume_token(token_id)
+        elif token_id is not None and idle is not None:
+            # The library lets other threads of Python run only while it does two at a time. What
+            # this takes of its thread is not counted: the mask behind it takes several times that.
+            _pool().consume_token_par([(matcher, token_id), (idle, _NO_TOKEN)])
         forced = matcher.compute_ff_tokens() if self._forces else []
         # No more than the grammar takes: the tokenizer alone decides how a text is cut.
         forced = forced[: matcher.validate_tokens(forced)] if forced else []

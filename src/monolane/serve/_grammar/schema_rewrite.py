@@ -6,6 +6,8 @@ Only where that is exact, and of bounded size; what stays is refused by the comp
     propertyNames       listed: properties; a pattern: patternProperties
     dependentRequired   a branch for each of the properties: left out, or with those that it needs
     contains            of a short list: a branch for each place that may hold it
+    oneOf               of objects that a property tells apart, each by values of its own: anyOf.
+                        Where it may be left out, for it has a default, it is written all the same
 """
 
 import json
@@ -32,14 +34,15 @@ _NOTES = ("title", "description", "default", "examples", "$schema")
 
 def rewritten(schema: Schema) -> Schema:
     """Return a checked schema that the same values meet; RequestError for too many lists."""
-    return _rewritten(schema, _Lists())
+    return _rewritten(schema, _Lists(schema))
 
 
 class _Lists:
-    """How many lists have been made so far."""
+    """How many lists have been made so far, of a schema with this ``root``."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Schema = None) -> None:
         self._made = 0
+        self.root = root
 
     def add(self, count: int) -> None:
         self._made += count
@@ -66,7 +69,7 @@ def _rewritten(schema: Schema, lists: _Lists) -> Schema:
     found = _unique(found, lists)
     for rule in _RULES:
         found = rule(found)
-    return found
+    return _tagged(found, lists.root)
 
 
 def check_written(schema: Schema, most: int) -> None:
@@ -202,6 +205,62 @@ def _contains(schema: dict[str, Any]) -> dict[str, Any]:
             for place in range(most)
         ]
     }
+
+
+def _tagged(schema: dict[str, Any], root: Schema) -> dict[str, Any]:
+    branches = schema.get("oneOf")
+    if not isinstance(branches, list) or len(branches) < 2 or "anyOf" in schema:
+        return schema
+    objects = [_referred(branch, root) for branch in branches]
+    if any(one.get("type") != "object" for one in objects):
+        return schema
+    name = next((name for name in _properties(objects[0]) if _tells_apart(name, objects)), None)
+    if name is None:
+        return schema
+    # A definition is not written out: it may refer to itself.
+    written = [
+        branch
+        if name in one.get("required", ())
+        else {"allOf": [branch, {"type": "object", "required": [name]}]}
+        for branch, one in zip(branches, objects, strict=True)
+    ]
+    return _without(schema, "oneOf", "discriminator") | {"anyOf": written}
+
+
+def _tells_apart(name: str, objects: list[dict[str, Any]]) -> bool:
+    """Tell whether a property has other values in each of these objects."""
+    seen: set[Any] = set()
+    for one in objects:
+        tag = _properties(one).get(name)
+        if not isinstance(tag, dict) or not ("const" in tag or isinstance(tag.get("enum"), list)):
+            return False
+        values = [tag["const"]] if "const" in tag else tag["enum"]
+        if not values or not all(isinstance(value, str | int) for value in values):
+            return False
+        # Python takes true for 1, which JSON does not.
+        told = {(type(value) is bool, value) for value in values}
+        if seen & told:
+            return False
+        seen |= told
+    return True
+
+
+def _properties(schema: dict[str, Any]) -> dict[str, Any]:
+    found = schema.get("properties")
+    return found if isinstance(found, dict) else {}
+
+
+def _referred(schema: Schema, root: Schema) -> dict[str, Any]:
+    """Return a schema, or the definition at the root that it refers to and says nothing beside."""
+    found = schema if isinstance(schema, dict) else {}
+    place = found.get("$ref")
+    if isinstance(place, str) and len(found) == 1 and isinstance(root, dict):
+        for name in _DEFINITIONS:
+            named = root.get(name)
+            key = place.removeprefix(f"#/{name}/")
+            if key != place and isinstance(named, dict) and isinstance(named.get(key), dict):
+                return dict(named[key])
+    return found
 
 
 _RULES: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (

@@ -6,6 +6,7 @@ over the wire, so no second reading of it ("//v1", "%2e", a Host header with a p
 past them.
 """
 
+import asyncio
 import logging
 import re
 import secrets
@@ -16,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from monolane.serve._errors import ApiError, api_error
+from monolane.serve._http.wrong_keys import WrongKeys
 from monolane.serve._keys import key_hash
 from monolane.serve._options import HEAD_BYTES, HOST, ServerOptions
 
@@ -31,6 +33,7 @@ _USUAL = "authorization, x-api-key, content-type, x-request-id"
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 # OpenAI's clients read the first, Anthropic's the other.
 _ID_HEADERS = ("x-request-id", "request-id")
+_PAUSING = 64  # replies to wrong keys that wait at a time: they hold connections
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -58,6 +61,7 @@ class Guard:
         self._app, self._options, self._note = app, options, note
         self._spellings = {p.encode(): spell for p, spell in (error_spellings or {}).items()}
         self._open = frozenset(path.encode() for path in open_paths)
+        self._wrong_keys, self._pausing = WrongKeys(), 0
         host = options.host
         own = () if host in ("0.0.0.0", "::") else (f"[{host}]" if ":" in host else host,)
         self._hosts = {name.lower() for name in (*_LOOPBACK, *options.allowed_hosts, *own)}
@@ -101,6 +105,8 @@ class Guard:
             await app(scope, receive, answer)
         except Exception as error:
             reply = api_error(error)
+            if reply.status == 401 and not started:
+                await self._back_off(scope, headers)
             self._note(reply.status, request_id, str(reply))
             if reply.status == 500:
                 log.error("request %s failed", request_id, exc_info=error)
@@ -108,6 +114,19 @@ class Guard:
                 spell = self._spelling(scope["raw_path"])
                 app = Response(spell(reply), reply.status, reply.headers, "application/json")
                 await app(scope, receive, answer)
+
+    async def _back_off(self, scope: Scope, headers: Headers) -> None:
+        """Wait before a wrong key is answered, if many came; no key is no wrong one."""
+        if "authorization" not in headers and "x-api-key" not in headers:
+            return
+        client = scope.get("client")
+        seconds = self._wrong_keys.pause(client[0] if client else "")
+        if seconds and self._pausing < _PAUSING:
+            self._pausing += 1
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                self._pausing -= 1
 
     def _spelling(self, path: bytes) -> Callable[[ApiError], bytes]:
         near = (spell for at, spell in self._spellings.items() if path.startswith(at + b"/"))

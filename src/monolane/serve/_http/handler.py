@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,8 +18,9 @@ from monolane.serve._http.limits import LARGE_BODY, disconnected, read_body
 from monolane.serve._http.prepare import prepare
 from monolane.serve._http.request import Asked
 from monolane.serve._http.writer import Read, Writer
+from monolane.serve._run.bodies import Body
 from monolane.serve._run.choice import Choice
-from monolane.serve._run.request import ServedRequest
+from monolane.serve._run.request import ServedRequest, log_failure
 from monolane.serve._run.service import Service
 
 log = logging.getLogger("monolane.serve")
@@ -46,19 +48,20 @@ class Answers:
         options = service.options
         assert service.engine  # else a 503, before the body is read
         service.scheduler.check_room()
-        data = await read_body(Request(scope, receive), options.max_body_bytes)
-        service.scheduler.check_room()
-        gone = asyncio.create_task(disconnected(receive))
-        try:
-            await self._answer(data, arrived, gone, scope, receive, send)
-        finally:
-            gone.cancel()
-            if len(data) > LARGE_BODY:
-                service.tidy()
+        request = Request(scope, receive)
+        with await read_body(request, service.bodies, options.max_body_bytes) as body:
+            service.scheduler.check_room()
+            gone = asyncio.create_task(disconnected(receive))
+            try:
+                await self._answer(body, arrived, gone, scope, receive, send)
+            finally:
+                gone.cancel()
+                if body.size > LARGE_BODY:
+                    service.tidy()
 
     async def _answer(
         self,
-        data: bytes,
+        body: Body,
         arrived: int,
         gone: "asyncio.Task[None]",
         scope: Scope,
@@ -70,18 +73,19 @@ class Answers:
         engine, options = service.engine, service.options
 
         def work() -> tuple[Asked, Callable[[ServedRequest], Writer], list[Choice]]:
-            asked, writer_of = self._read(data, scope["monolane.owner"])
+            asked, writer_of = self._read(body.take(), scope["monolane.owner"])
             sampling = replace(asked.sampling, speculation=options.speculation)
-            asked = replace(asked, sampling=sampling)
+            aside = partial(service.preparers.lend, body.sender)
+            asked = replace(asked, sampling=sampling, aside=aside)
             return asked, writer_of, prepare(asked, engine, options.tool_format)
 
-        asked, writer_of, choices = await service.prepare(work, gone)
+        asked, writer_of, choices = await service.prepare(work, gone, body)
+        body.free()
         for choice in choices:
             choice.stream.namespace = service.namespace(scope["monolane.owner"])
-        seconds = min(asked.deadline or 1e9, options.deadline_seconds)
         served = ServedRequest(service, choices, arrived, streamed=asked.stream)
         writer = writer_of(served)
-        served.start(seconds)
+        served.start(asked.deadline)
         gone.add_done_callback(lambda _: served.cancel("client"))
         try:
             await asyncio.sleep(0)  # it begins: the engine reads the prompt while a head is written
@@ -101,7 +105,7 @@ async def _stream(writer: Writer, served: ServedRequest, send: Send) -> None:
         await _send_parts(writer, served, send)
         data = writer.text(served.channel.take()) + writer.end()
     except Exception as error:
-        log.error("a stream failed", exc_info=error)
+        log_failure("a stream", error)
         data = writer.failed(error)
     await send({"type": "http.response.body", "body": data})
 

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic_core import from_json
 
+from monolane.serve._run.preparers import next_unit
+
 BLOCK = 1 << 18  # bytes looked at in one step
 _SLICE = 1 << 15  # bytes of a text decoded in one step: 0.6 ms where all are escapes
 _QUOTE, _BACKSLASH = b'"\\'
@@ -51,6 +53,7 @@ class Quotes:
 def blocks(data: bytes) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
     """Yield the blocks of a body, each with the place of its first byte."""
     for start in range(0, len(data), BLOCK):
+        next_unit(BLOCK)
         yield start, np.frombuffer(data, np.uint8, min(BLOCK, len(data) - start), start)
 
 
@@ -89,6 +92,7 @@ def _slices(text: bytes) -> Iterator[bytes]:
     """Yield the inside of a text in slices, no escape and no character cut in two."""
     begin = 0
     while len(text) - begin > _SLICE:
+        next_unit(_SLICE)
         end = _cut(text, begin, begin + _SLICE)
         yield text[begin:end]
         begin = end

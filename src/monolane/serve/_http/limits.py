@@ -1,16 +1,21 @@
 """How much one request may send and ask for, checked before it costs anything."""
 
 import asyncio
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from monolane.engine import Engine
 from monolane.errors import RequestError
 from monolane.serve._errors import TOO_LONG, ApiError, ContextError
+from monolane.serve._grammar.structured import EXTRA_FIELDS
+from monolane.serve._run.bodies import Bodies, Body
+from monolane.serve._run.fair_queue import Sender
+from monolane.serve._run.preparers import SHORT, next_unit
 from monolane.text import Tokenizer
 
 LARGE_BODY = 1 << 18  # bytes, after which memory is given back
@@ -33,6 +38,12 @@ _PIECE_CHARS = 1 << 15
 # Cutting a text makes other tokens at the cut, a few of thousands; twice as many are beyond doubt.
 _SURE = 2
 _RARE = "\U000f1234\u0e5b"  # of private use, and a Thai mark: in no small vocabulary but as bytes
+# In a short body: names of fields for which grammars are made; and letters spelled as numbers,
+# which could hide one.
+_COSTLY = re.compile(
+    rb'"(?:%b|response_format|structured_outputs|format|tools|functions)"|\\u00[2-7]'
+    % "|".join(EXTRA_FIELDS).encode()
+)
 
 
 async def disconnected(receive: Receive) -> None:
@@ -41,8 +52,18 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """Return the body; ApiError 413 past ``limit`` bytes, 408 where it comes too slowly."""
+def sender_of(scope: Scope) -> Sender:
+    """Return who sent a request: by its key, or else by its address; and on which connection."""
+    client = scope.get("client")
+    address = client[0] if client else ""
+    return Sender(scope.get("monolane.owner") or address, client and tuple(client))
+
+
+async def read_body(request: Request, bodies: Bodies, limit: int) -> Body:
+    """Return the body; ApiError 413 past ``limit`` bytes, 408 where it comes too slowly.
+
+    429 where it is one too many.
+    """
     # What is left of such a body is never read, so the connection cannot be used again.
     close = {"Connection": "close"}
     too_large = ApiError(
@@ -54,20 +75,36 @@ async def read_body(request: Request, limit: int) -> bytes:
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared) > limit:
         raise too_large
-    body = bytearray()
+    body, given_up = Body(bodies, sender_of(request.scope)), False
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(BODY_SECONDS) as wait:
+
+            def give_up() -> bool:
+                nonlocal given_up
+                given_up = True
+                wait.reschedule(0)
+                return True
+
+            body.give_up = give_up
             async for part in request.stream():
-                body += part
-                if len(body) > limit:
+                if body.size + len(part) > limit:
                     raise too_large
-    except TimeoutError:
-        raise ApiError(
-            408, f"expected the body within {BODY_SECONDS:.0f} s", headers=close
-        ) from None
-    except ClientDisconnect:
-        raise ApiError(400, "the client closed the connection amid its request") from None
-    return bytes(body)
+                body.add(part)
+                if given_up:
+                    raise TimeoutError
+        body.give_up = None
+        body.costly = body.size <= SHORT and body.mentions(_COSTLY)
+        return body
+    except BaseException as error:
+        body.free()
+        if isinstance(error, TimeoutError) and given_up:
+            raise bodies.refused(close) from None
+        if isinstance(error, TimeoutError):
+            told = f"expected the body within {BODY_SECONDS:.0f} s"
+            raise ApiError(408, told, headers=close) from None
+        if isinstance(error, ClientDisconnect):
+            raise ApiError(400, "the client closed the connection amid its request") from None
+        raise
 
 
 def check_length(name: str, value: Any, engine: Engine) -> None:
@@ -103,6 +140,7 @@ def _beyond(limit: int, value: Any, engine: Engine) -> tuple[str, int] | None:
     tokens = 0
     for text in _texts(value):
         for i in range(0, len(text), _PIECE_CHARS):
+            next_unit(_PIECE_CHARS)
             tokens += tokenizer.count(text[i : i + _PIECE_CHARS])
             if tokens > _SURE * limit:
                 return f"more than {tokens // _SURE} tokens", tokens // _SURE

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from monolane.serve._http.limits import LARGE_BODY, disconnected, read_body
+from monolane.serve._http.writer import long_json
 from monolane.serve._run.service import Service
 
 
@@ -15,11 +16,12 @@ async def answer_posted(
     service: Service, request: Request, answer: Callable[[bytes], Any]
 ) -> Response:
     """Return what ``answer`` makes of the body; its work is dropped where the client has gone."""
-    data = await read_body(request, service.options.max_body_bytes)
-    gone = asyncio.create_task(disconnected(request.receive))
-    try:
-        return JSONResponse(await service.prepare(lambda: answer(data), gone))
-    finally:
-        gone.cancel()
-        if len(data) > LARGE_BODY:
-            service.tidy()
+    with await read_body(request, service.bodies, service.options.max_body_bytes) as body:
+        gone = asyncio.create_task(disconnected(request.receive))
+        try:
+            reply = await service.prepare(lambda: long_json(answer(body.take())), gone, body)
+            return Response(reply, media_type="application/json")
+        finally:
+            gone.cancel()
+            if body.size > LARGE_BODY:
+                service.tidy()

@@ -13,6 +13,7 @@ from monolane.engine import Engine, SamplingParams
 from monolane.errors import RequestError
 from monolane.serve._grammar.compiler import Grammar, compiler_of
 from monolane.serve._grammar.constraint import AtLeast, GrammarWalk
+from monolane.serve._grammar.structured import Structured
 from monolane.serve._grammar.thinking import after_thinking, in_channels
 from monolane.serve._http.limits import (
     check_counted,
@@ -23,6 +24,7 @@ from monolane.serve._http.limits import (
 )
 from monolane.serve._http.request import Asked, ChatAsked, TextAsked
 from monolane.serve._run.choice import Choice
+from monolane.serve._run.preparers import LONG, next_unit
 from monolane.serve._tools.formats import AUTO
 from monolane.serve._tools.grammar import answer_grammar
 from monolane.serve._tools.parser import ToolParser
@@ -56,6 +58,7 @@ def prepare_chat(asked: ChatAsked, engine: Engine, tool_format: str = AUTO) -> l
     tools, ids, thinking = read_chat(asked, engine, tool_format)
     budget = token_budget(asked.limit, asked.max_tokens, asked.min_tokens, len(ids), engine)
     check_size(asked.limit, asked.choices, budget, asked.sampling.logprobs)
+    _begin_grammar(asked.structured, tools)
     grammar = answer_grammar(asked.structured, tools)
     if grammar is not None and thinking is not None and engine.tokenizer is not None:
         if not thinking.channels:
@@ -93,6 +96,7 @@ def read_chat(
     tools = read_tools(
         asked.tools, asked.tool_choice, asked.parallel_tool_calls, engine, tool_format
     )
+    next_unit()
     rendered, thinking = chat_prompt(asked, tools, engine, tool_format)
     ids = engine.prompt_ids(rendered)
     if bounded:
@@ -104,12 +108,14 @@ def prepare_completion(asked: TextAsked, engine: Engine) -> list[Choice]:
     """Return the choices of continued texts, prompt by prompt; as ``prepare``."""
     # The engine draws at least one token. Where only the prompt is wanted, it is dropped.
     discard = asked.max_tokens == 0
+    _begin_grammar(asked.structured, None)
     grammar = answer_grammar(asked.structured, None)
     alternatives = asked.sampling.logprobs
     choices: list[Choice] = []
     for prompt in asked.prompts:
         if isinstance(prompt, str):
             check_length("prompt", prompt, engine)
+        next_unit(len(prompt))
         ids = engine.prompt_ids(_prompt_ids(prompt, asked, engine))
         check_prompt("prompt", ids, engine)
         wanted = 1 if discard else asked.max_tokens
@@ -137,6 +143,12 @@ def prepare_completion(asked: TextAsked, engine: Engine) -> list[Choice]:
     return choices
 
 
+def _begin_grammar(structured: Structured | None, tools: ToolUse | None) -> None:
+    """Begin the unit that makes a grammar, where there is one: of few bytes, but much work."""
+    if structured is not None or tools is not None:
+        next_unit(LONG)
+
+
 def _params(asked: Asked, j: int, budget: int, **more: Any) -> SamplingParams:
     """Return the engine's parameters of choice ``j`` of a prompt."""
     seed = (asked.sampling.seed + j) % (1 << 64)
@@ -157,6 +169,8 @@ def constraint_of(
 ) -> GrammarWalk | AtLeast | None:
     """Return the constraint of one choice; RequestError for a grammar that cannot be compiled."""
     walk = None if grammar is None else compiler_of(engine).walk(grammar)
+    if walk is not None and asked.aside is not None:
+        walk.aside = asked.aside
     if not asked.min_tokens:
         return walk
     ends = frozenset(asked.sampling.stop_ids)

@@ -5,7 +5,9 @@ error that says so.
 """
 
 import asyncio
+import itertools
 import sys
+from collections import deque
 from typing import Any
 
 import h11
@@ -21,10 +23,15 @@ _HEAD_SECONDS = 10.0  # from a connection, or a request's first byte, to a whole
 # What has come is read in turns of so many events, and then for a moment not at all. A chunk of one
 # byte is an event, of 5 to 15 us, and 256 KB of such come at once. Clocks bound no turn: a busy
 # machine would make the turns shorter, and not the pauses. An event of a stream takes several turns
-# of the loop, and the thread that decodes takes the GIL in between, hence the rest.
+# of the loop, and the thread that decodes takes the GIL in between, hence the rest. All connections
+# with long bodies have these turns one after another: else 64 of them would make one long one.
 _TURN_EVENTS = 64
 _REST_SECONDS = 0.002
+_FREE_BYTES = 32 << 10  # of a request that are read at once
 _STEP_BYTES = 4 << 10  # for the parser at a time: it looks at a head's size when it lacks its end
+
+
+_numbers = itertools.count()
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,18 +78,54 @@ class _Flow(FlowControl):
                 self._transport.resume_reading()
 
 
+class Turns:
+    """One connection at a time reads of its long body; the next one after a rest."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[LimitedProtocol] = deque()
+        self._resting = False
+
+    def wait(self, connection: "LimitedProtocol") -> None:
+        """Call the connection's ``read_on`` when its turn has come."""
+        self._waiting.append(connection)
+        if not self._resting:
+            self._rest()
+
+    def leave(self, connection: "LimitedProtocol") -> None:
+        """Forget a connection that is no more; harmless for one that does not wait."""
+        if connection in self._waiting:
+            self._waiting.remove(connection)
+
+    def _rest(self) -> None:
+        self._resting = True
+        asyncio.get_running_loop().call_later(_REST_SECONDS, self._next)
+
+    def _next(self) -> None:
+        self._resting = False
+        if not self._waiting:
+            return
+        connection = self._waiting.popleft()
+        if self._waiting:
+            self._rest()
+        connection.read_on()
+
+
 class LimitedProtocol(H11Protocol):
     """One connection; a server takes a subclass with values of its own."""
 
+    turns = Turns()
     send_seconds = 30.0  # that a client may leave unread what fills the buffers
     max_connections = 1024  # open at once; requests on more are told to come back
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a head."""
         super().connection_made(transport)
+        # Clients of a Unix socket have no address, but are told apart all the same.
+        self.client = self.client or ("", next(_numbers))
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._unread = memoryview(b"")
-        self._resting: asyncio.TimerHandle | None = None  # until more is read
+        self._waits = False  # for its turn to read on
+        self._came = 0  # bytes of this request, but for those that came with its head
         self.conn: _Connection = _Connection(h11.SERVER, HEAD_BYTES)
         self.flow: _Flow = _Flow(transport)
         self._start_timer("head", _HEAD_SECONDS)
@@ -90,8 +133,7 @@ class LimitedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers, and what is not read yet."""
         self._unread = memoryview(b"")
-        if self._resting is not None:
-            self._resting.cancel()
+        self.turns.leave(self)
         for name in list(self._timers):
             self._stop_timer(name)
         super().connection_lost(exc)
@@ -100,16 +142,28 @@ class LimitedProtocol(H11Protocol):
         """Read what has come, unless more came before it."""
         self._unset_keepalive_if_required()
         self._unread = memoryview(bytes(self._unread) + data)
+        self._came += len(data)
         self.handle_events()
 
     def handle_events(self) -> None:
-        """Read what is there, unless that goes on by itself in a moment."""
-        if self._resting is None:
-            self._read_on()
+        """Read what is there, unless that goes on by itself when its turn has come."""
+        if self.cycle is None or self.cycle.response_complete:
+            self._came = 0
+        if self._waits:
+            return
+        if self._came > _FREE_BYTES:
+            self._wait()
+        else:
+            self.read_on()
 
-    def _read_on(self) -> None:
+    def _wait(self) -> None:
+        self._waits = True
+        self.flow.hold()
+        self.turns.wait(self)
+
+    def read_on(self) -> None:
         """Read for a turn; the rest is read when others have had theirs."""
-        self._resting = None
+        self._waits = False
         self.conn.left = _TURN_EVENTS
         self._handle()
         while self._unread and self.conn.left and not self.transport.is_closing():
@@ -119,8 +173,7 @@ class LimitedProtocol(H11Protocol):
             self.conn.receive_data(bytes(step))
             self._handle()
         if (self._unread or not self.conn.left) and not self.transport.is_closing():
-            self.flow.hold()
-            self._resting = self.loop.call_later(_REST_SECONDS, self._read_on)
+            self._wait()
         else:
             self.flow.release()
 

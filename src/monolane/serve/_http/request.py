@@ -4,11 +4,11 @@ Each API's body is translated into one of these, and everything behind it (promp
 reads nothing else. The bodies cannot serve: they say one thing in many words, and each in its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from monolane.engine import SamplingParams
+from monolane.engine import Guide, SamplingParams
 from monolane.serve._grammar.structured import Structured
 
 
@@ -23,6 +23,7 @@ class Asked:
     choices      answers to each prompt
     structured   what the answer must look like; None: any text
     deadline     seconds until the request is given up, None: the server's own
+    aside        does costly steps of its grammar
     """
 
     sampling: SamplingParams
@@ -33,6 +34,7 @@ class Asked:
     structured: Structured | None = None
     stream: bool = False
     deadline: float | None = None
+    aside: Callable[[Callable[[], Guide]], Guide] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

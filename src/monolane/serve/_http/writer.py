@@ -11,6 +11,8 @@ from monolane.serve._run.channel import Update
 from monolane.serve._run.choice import Choice
 from monolane.serve._run.request import ServedRequest
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
 
 class Writer(ABC):
     """Spells one answer, as a whole or as server-sent events."""
@@ -76,4 +78,12 @@ def count_tokens(served: ServedRequest, answers: int) -> Counted:
 
 def json_bytes(value: Any) -> bytes:
     """Return compact JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()
+
+
+def long_json(value: Any) -> bytes:
+    """Return compact JSON of what may be megabytes; to be called on a thread.
+
+    Python's encoder in C lets no other thread run before it is through; this one does.
+    """
+    return "".join(_ENCODER.iterencode(value)).encode()

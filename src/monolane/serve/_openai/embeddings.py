@@ -30,7 +30,7 @@ from monolane.serve._http.limits import (
     read_body,
 )
 from monolane.serve._http.openapi import Operation
-from monolane.serve._http.writer import json_bytes
+from monolane.serve._http.writer import long_json
 from monolane.serve._run.request import Reason, ended
 from monolane.serve._run.service import Service
 
@@ -132,17 +132,18 @@ class _Embeddings:
         service = self._service
         assert service.engine  # else a 503, before the body is read
         service.scheduler.check_room()
-        data = await read_body(request, service.options.max_body_bytes)
-        gone = asyncio.create_task(disconnected(request.receive))
-        try:
-            ids, form = await service.prepare(lambda: read(data), gone)
-            vectors = await _Turns(service, gone).vectors(ids)
-            found = await service.prepare(lambda: json_bytes(reply(ids, vectors, form)), gone)
-            return Response(found, media_type="application/json")
-        finally:
-            gone.cancel()
-            if len(data) > LARGE_BODY:
-                service.tidy()
+        with await read_body(request, service.bodies, service.options.max_body_bytes) as body:
+            gone = asyncio.create_task(disconnected(request.receive))
+            try:
+                ids, form = await service.prepare(lambda: read(body.take()), gone, body)
+                vectors = await _Turns(service, gone).vectors(ids)
+                write = partial(long_json, reply(ids, vectors, form))
+                found = await service.prepare(write, gone, body)
+                return Response(found, media_type="application/json")
+            finally:
+                gone.cancel()
+                if body.size > LARGE_BODY:
+                    service.tidy()
 
     def _read(self, kind: type[Body], data: bytes) -> Body:
         body = parse_body(kind, data)

@@ -25,6 +25,7 @@ from monolane.serve._openai.body import (
     TokenizeRequest,
 )
 from monolane.serve._openai.completions import completions
+from monolane.serve._run.preparers import next_unit
 from monolane.serve._run.service import Service
 from monolane.serve._tools.prompt import tool_prompt
 from monolane.text import Tokenizer, check_contents
@@ -128,6 +129,7 @@ class _Handlers:
         if body.messages is not None:
             check_contents(body.messages)
             check_counted("messages", body.messages, engine)
+            next_unit()
             chat, _ = tool_prompt(body.messages, None, None, engine, tool_format)
             ids = render_ids(
                 chat,
@@ -137,6 +139,7 @@ class _Handlers:
             )
         else:
             check_counted("prompt", body.prompt, engine)
+            next_unit()
             ids = tokenizer.encode(
                 body.prompt or "",
                 add_special_tokens=body.add_special_tokens is not False,
@@ -156,6 +159,7 @@ class _Handlers:
         """Answer as llama.cpp's server; with pieces, bytes that are no text are numbers."""
         tokenizer = self._tokenizer()
         check_counted("content", content, self._service.engine)
+        next_unit()
         ids = tokenizer.encode(
             content,
             add_special_tokens=bool(body.add_special),
@@ -177,8 +181,12 @@ class _Handlers:
         return {
             "id": name,
             "object": "model",
-            "type": "model",  # this, display_name and created_at are Anthropic's
+            # From here to max_tokens, and created_at: Anthropic's.
+            "type": "model",
             "display_name": name,
+            "lifecycle": "active",
+            "max_input_tokens": context,
+            "max_tokens": context,
             "created": service.created,
             "created_at": datetime.fromtimestamp(service.created, UTC).isoformat(),
             "owned_by": "monolane",

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from monolane.engine import TokenLogprob
@@ -16,6 +17,14 @@ from monolane.serve._run.choice import Choice
 from monolane.serve._tools.calls import Delta
 
 GAP = 0.005  # seconds between two looks at a busy buffer: a screen shows 60 to 120 pictures/s
+# Of so many streams each event may come after ``GAP``. It takes the event loop 0.2 ms, so those of
+# 64 would leave it no time for a request that comes.
+_STREAMS = 8
+
+
+def gap(running: int) -> float:
+    """Return the seconds between two looks at a busy buffer while so many sequences run."""
+    return GAP * max(1.0, running / _STREAMS)
 
 
 @dataclass(slots=True)
@@ -45,8 +54,10 @@ class Update:
 class Channel:
     """A buffer of at most ``limit`` tokens (None: of any), read on the event loop that made it."""
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, limit: int | None, running: Callable[[], int] = lambda: 1) -> None:
+        """``running`` tells how many sequences run now."""
         self.limit = limit
+        self._running = running
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()  # of the next four
         self._updates: dict[int, Update] = {}  # by the choice's index
@@ -93,7 +104,7 @@ class Channel:
                 self._some.clear()
                 self._asleep = True
         await _within(self._some, seconds)
-        await _within(self._hurry, self._looked + GAP - time.monotonic())
+        await _within(self._hurry, self._looked + gap(self._running()) - time.monotonic())
 
     async def wait_closed(self) -> None:
         """Wait for the end."""

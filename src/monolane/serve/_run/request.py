@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from monolane.engine import Piece
-from monolane.serve._errors import ApiError
+from monolane.serve._errors import ApiError, api_error
 from monolane.serve._run.channel import Channel, Update
 from monolane.serve._run.choice import Choice
+from monolane.serve._run.deadline import Deadline
 from monolane.serve._run.scheduler import Turn, WithdrawnError
 from monolane.serve._run.service import Service
 from monolane.serve._tools.calls import Delta
@@ -42,6 +43,15 @@ def ended(reason: Reason) -> ApiError:
     return ApiError(*_MESSAGES[reason])
 
 
+def log_failure(what: str, error: BaseException) -> None:
+    """Log why something failed: with a traceback where the server is at fault, not its client."""
+    told = api_error(error)
+    if told.status == 500:
+        log.error("%s failed", what, exc_info=error)
+    else:
+        log.warning("%s ended with %d: %.200s", what, told.status, ascii(str(told))[1:-1])
+
+
 class ServedRequest:
     """The choices of one request, from the queue to their last tokens."""
 
@@ -55,15 +65,22 @@ class ServedRequest:
         self.choices = choices
         for choice in choices:
             choice.arrived = arrived
-        self.channel = Channel(service.options.buffer_tokens if streamed else None)
+        limit = service.options.buffer_tokens if streamed else None
+        self.channel = Channel(limit, lambda: service.scheduler.running)
         self.reason: Reason | None = None  # why it was cancelled
         self.error: BaseException | None = None
         self.turns: dict[int, Turn] = {}  # of the choices that wait, by index
         self._service, self._loop = service, asyncio.get_running_loop()
         self._next = deque(choices)
+        options = service.options
+        self._deadline = Deadline(choices, arrived, options.deadline_seconds, options.stall_seconds)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    def start(self, seconds: float) -> None:
-        """Enter the queue, ``seconds`` before the deadline; ApiError 429 when it is full."""
+    def start(self, deadline: float | None) -> None:
+        """Enter the queue; ApiError 429 when it is full.
+
+        ``deadline``: the request's own, in seconds from its arrival; the server's counts, too.
+        """
         scheduler = self._service.scheduler
         together = min(scheduler.policy.slots, len(self.choices), scheduler.places)
         # Now, and not when the tasks begin: requests that start in one turn of the loop would all
@@ -72,9 +89,21 @@ class ServedRequest:
         for choice in first:
             self._enqueue(choice)
         self._service.cancels.add(self.cancel)
-        self._timer = self._loop.call_later(seconds, self.cancel, "deadline")
+        if deadline is not None:
+            taken = (time.perf_counter_ns() - self.choices[0].arrived) / 1e9
+            left = max(0.0, deadline - taken)
+            self._timers["own"] = self._loop.call_later(left, self.cancel, "deadline")
+        self._look()
         self._workers = asyncio.gather(*map(self._work, first))
         self._workers.add_done_callback(self._end)
+
+    def _look(self) -> None:
+        """End the request at the server's deadline, or look again when that may have come."""
+        left = self._deadline.left(time.perf_counter_ns())
+        if left <= 0:
+            self.cancel("deadline")
+        else:
+            self._timers["look"] = self._loop.call_later(left, self._look)
 
     def cancel(self, reason: Reason) -> None:
         """Stop the decode within one token and leave the queue. Harmless when it is over."""
@@ -99,7 +128,8 @@ class ServedRequest:
         return None if self.reason is None else ended(self.reason)
 
     def _end(self, _: object) -> None:
-        self._timer.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
         self._service.cancels.discard(self.cancel)
         self._service.metrics.finish(self.choices)
         self.channel.close()
@@ -117,7 +147,7 @@ class ServedRequest:
                 return
             except Exception as error:
                 self.error = self.error or error
-                log.error("a request failed", exc_info=error)
+                log_failure("a request", error)
                 self.cancel("failure")
             if not self._next:
                 return
@@ -158,6 +188,9 @@ class ServedRequest:
                 service.metrics.drawn(len(piece.times_ns))
                 if not self.channel.put(update):
                     self._loop.call_soon_threadsafe(self.cancel, "buffer")
+                    stream.cancel()
+                    for _ in stream:  # to its end, where what was read is kept
+                        pass
                     return
                 if piece.finish_reason is None:
                     time.sleep(_rest(choice, service.scheduler.running))

@@ -10,15 +10,17 @@ from typing import Any, Literal, TypeVar
 from monolane.engine import Engine, SamplingDefaults
 from monolane.serve._errors import ApiError
 from monolane.serve._options import ServerOptions
+from monolane.serve._run.bodies import ROOM, Bodies, Body
 from monolane.serve._run.choice import Choice
+from monolane.serve._run.fair_queue import NOBODY
 from monolane.serve._run.memory import give_back, settle
 from monolane.serve._run.metrics import Metrics
+from monolane.serve._run.preparers import LeftError, Preparers
 from monolane.serve._run.scheduler import Scheduler
 
 _STEP = 64  # tokens of context, which add too few bytes to a token to matter
 _LOOKS = 8  # at what runs, within the seconds that count as a stall
-_PREPARE_THREADS = 2
-_PREPARE_WAITING = 64  # requests that may wait for one of these threads; a longer queue, more
+_PREPARE_WAITING = 64  # requests that may wait to be read; a longer queue, more
 _TIDY_SECONDS = 1.0  # from the end of a large request until its memory is given back
 
 State = Literal["loading", "ready", "failed", "draining"]
@@ -44,9 +46,10 @@ class Service:
         # Each ends a request that runs or waits.
         self.cancels: set[Callable[[Literal["shutdown"]], None]] = set()
         self.decoders = ThreadPoolExecutor(options.policy.slots, thread_name_prefix="decode")
-        self._preparers = ThreadPoolExecutor(_PREPARE_THREADS, thread_name_prefix="prepare")
-        self._preparing = 0
-        self._prepare_limit = max(_PREPARE_WAITING, options.queue_limit + options.policy.slots)
+        self.preparers = Preparers(
+            max(_PREPARE_WAITING, options.queue_limit + options.policy.slots)
+        )
+        self.bodies = Bodies(max(ROOM, 2 * options.max_body_bytes))
         self._tidying: asyncio.TimerHandle | None = None
         self.running: set[Choice] = set()  # those that decode
         self._progressed = time.monotonic()
@@ -135,38 +138,36 @@ class Service:
                 seen = places
                 self.note_progress()
 
-    async def prepare(self, work: Callable[[], T], gone: "asyncio.Task[None] | None" = None) -> T:
+    async def prepare(
+        self,
+        work: Callable[[], T],
+        gone: "asyncio.Task[None] | None" = None,
+        body: Body | None = None,
+    ) -> T:
         """Return what ``work`` returns, on a thread: it may take seconds before an answer begins.
 
-        ``gone`` is done when the client has left: work that has not begun is dropped, and nobody
-        waits for it behind it. ApiError 429 where too many wait already.
+        ``gone`` is done when the client has left: work is dropped then, at the latest before its
+        next unit. ``body`` is what it is about. ApiError 429 where too much waits.
         """
-        if self._preparing >= self._prepare_limit:
-            raise ApiError(
-                429,
-                f"{self._preparing} requests wait to be read; try again in 1 s",
-                headers={"Retry-After": "1"},
-            )
-        self._preparing += 1
+        what = (body.sender, body.size, body.costly) if body else (NOBODY, 0, False)
+        job = self.preparers.submit(work, *what)
+        if body is not None:
+            body.give_up = lambda: self.preparers.refuse(job, self.bodies.refused())
+        if gone is not None:
+            gone.add_done_callback(leave := lambda _: self.preparers.leave(job))
         try:
-            done = asyncio.get_running_loop().run_in_executor(self._preparers, work)
-            if gone is None:
-                return await done
-
-            def leave(_: object) -> None:
-                done.cancel()
-
-            gone.add_done_callback(leave)
-            try:
-                return await done
-            except asyncio.CancelledError:
-                if not gone.done():
-                    raise  # it is the server that ends
-                raise ApiError(499, "the client closed the connection") from None
-            finally:
-                gone.remove_done_callback(leave)
+            found: T = await asyncio.wrap_future(job.done)
+            return found
+        except (asyncio.CancelledError, LeftError):
+            self.preparers.leave(job)
+            if gone is None or not gone.done():
+                raise  # it is the server that ends
+            raise ApiError(499, "the client closed the connection") from None
         finally:
-            self._preparing -= 1
+            if gone is not None:
+                gone.remove_done_callback(leave)
+            if body is not None:
+                body.give_up = None
 
     def tidy(self) -> None:
         """Give memory back in a moment, after a large request; once for many."""
@@ -176,7 +177,7 @@ class Service:
     def _tidy(self) -> None:
         self._tidying = None
         if self.state != "draining":
-            self._preparers.submit(give_back)
+            self.preparers.aside(give_back)
 
     def end_requests(self) -> None:
         """Cancel what runs or waits, because the server ends."""
@@ -186,7 +187,7 @@ class Service:
     def abandon(self) -> None:
         """End all requests, also those that are being read; none can be made any more."""
         self.end_requests()
-        self._preparers.shutdown(wait=False, cancel_futures=True)
+        self.preparers.close()
 
     async def close(self) -> None:
         """End all requests and give back threads and memory."""

@@ -52,6 +52,8 @@ class ResponsesRequest(AnswerRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     metadata: Annotated[dict[str, str], Field(max_length=64)] | None = None
     chat_template_kwargs: Json | None = None
+    prompt_cache_key: str | None = Field(None, description="Told again, and nothing else")
+    safety_identifier: str | None = Field(None, description="Told again, and nothing else")
     # What cannot be done is refused by its type.
     n: Literal[1] | None = None
     return_token_ids: Literal[False] | None = None

@@ -22,6 +22,7 @@ class Stored:
     response: bytes  # JSON, as it was sent
     items: tuple[Json, ...]
     size: int
+    inputs: int = 0  # of the items, those that it was made from
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from monolane.serve._http.progress import Progress
 from monolane.serve._http.writer import Writer, count_tokens, json_bytes
 from monolane.serve._openai.logprobs import chat_logprobs
 from monolane.serve._openai.responses.body import THOUGHTS, ResponsesRequest
+from monolane.serve._openai.responses.input_items import with_ids
 from monolane.serve._openai.responses.output import Output
 from monolane.serve._openai.responses.store import Stored
 from monolane.serve._openai.responses.tools import OfferedTools
@@ -136,9 +137,10 @@ class ResponsesWriter(Writer):
             )
         )
         if self._turn.body.store is not False:
-            items = (*self._turn.items, *self._output.items)
+            given = with_ids(self._turn.items)
+            items = (*given, *self._output.items)
             size = self._turn.size + len(response)
-            self._keep(Stored(self._id, response, items, size))
+            self._keep(Stored(self._id, response, items, size, len(given)))
         return response
 
     def _response(self, status: str, **more: Any) -> Json:
@@ -157,6 +159,7 @@ class ResponsesWriter(Writer):
             "completed_at": None,
             "background": False,
             "error": None,
+            "frequency_penalty": chosen.frequency_penalty,
             "incomplete_details": None,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
@@ -165,8 +168,12 @@ class ResponsesWriter(Writer):
             "model": model,
             "output": [],
             "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "presence_penalty": chosen.presence_penalty,
             "previous_response_id": body.previous_response_id,
+            "prompt_cache_key": body.prompt_cache_key,
             "reasoning": {"effort": reasoning and reasoning.effort, "summary": None},
+            "safety_identifier": body.safety_identifier,
+            "service_tier": "default",  # whatever was asked for: there is no other
             "store": body.store is not False,
             "temperature": chosen.temperature,
             "text": {"format": text or {"type": "text"}},
