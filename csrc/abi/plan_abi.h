@@ -622,10 +622,11 @@ struct PlanHeader {
   float logit_scale;            // of logits
   float logit_cap;              // c: logits become c tanh(logit / c); 0: they do not
   PlanRotaryTable rotaries[2];  // by PlanRotary
+  float read[64];               // by rows: weights that a pass reads, beside those of one
   int32_t slots[20];            // of each buffer: rings and caches have several
   int64_t sizes[20];            // of each buffer: floats of a slot, at most
 };
-static_assert(sizeof(PlanHeader) == 368);
+static_assert(sizeof(PlanHeader) == 624);
 static_assert(offsetof(PlanHeader, schema) == 0);
 static_assert(offsetof(PlanHeader, phases) == 4);
 static_assert(offsetof(PlanHeader, modules) == 8);
@@ -652,7 +653,8 @@ static_assert(offsetof(PlanHeader, embedding_scale) == 88);
 static_assert(offsetof(PlanHeader, logit_scale) == 92);
 static_assert(offsetof(PlanHeader, logit_cap) == 96);
 static_assert(offsetof(PlanHeader, rotaries) == 100);
-static_assert(offsetof(PlanHeader, slots) == 124);
-static_assert(offsetof(PlanHeader, sizes) == 208);
+static_assert(offsetof(PlanHeader, read) == 124);
+static_assert(offsetof(PlanHeader, slots) == 380);
+static_assert(offsetof(PlanHeader, sizes) == 464);
 
 }  // namespace monolane

@@ -23,7 +23,8 @@ PassScheduler::PassScheduler(Forward& f, int slots)
     : f_(f),
       guides_(slots),
       ring_(kRingEvents),
-      speculation_(slots, decode_width(f.plan.header), f.plan.header.context) {}
+      speculation_(slots, decode_width(f.plan.header), f.plan.header.context,
+                   {std::begin(f.plan.header.read), std::end(f.plan.header.read)}) {}
 
 void PassScheduler::set_leader(Worker& leader, int32_t helpers) {
   leader_ = &leader;

@@ -22,6 +22,7 @@ from monolane.ops import (
     Record,
     operations,
 )
+from monolane.plan._cost import weights_read
 from monolane.plan._device import Choice
 from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import MIXTURE_WIDTH, PROMPT_WIDTH, Plan
@@ -78,6 +79,7 @@ HEADER = Struct(
         Field("logit_scale", "f32", "of logits"),
         Field("logit_cap", "f32", "c: logits become c tanh(logit / c); 0: they do not"),
         Field("rotaries", "PlanRotaryTable", "by PlanRotary", length=len(ROTARIES)),
+        Field("read", "f32", "by rows: weights that a pass reads, beside those of one", MAX_WIDTH),
         Field("slots", "i32", "of each buffer: rings and caches have several", len(Buffer)),
         Field("sizes", "i64", "of each buffer: floats of a slot, at most", len(Buffer)),
     ),
@@ -220,6 +222,7 @@ def _header(plan: Plan, modules: int, tables: int) -> npt.NDArray[np.void]:
             "embedding_scale": config.embedding_scale,
             "logit_scale": config.logit_scale,
             "logit_cap": config.logit_cap or 0.0,
+            "read": weights_read(plan, MAX_WIDTH),
             "slots": [plan.slots(buffer) for buffer in Buffer],
             "sizes": [plan.size(buffer) for buffer in Buffer],
         },
