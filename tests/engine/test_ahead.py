@@ -373,6 +373,63 @@ def drafter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 PROMPT = [5, 9, 31, 4, 77, 50, 12, 12, 3, 60]
 
 
+ASKED = 4  # drafts of a pass
+
+
+def chain(
+    model: ReferenceModel, ahead: ReferenceModel, tokens: list[int], begin: int = 0
+) -> list[int]:
+    """What is drafted behind a sequence whose last token was drawn, but is not fed yet.
+
+    By the states from ``begin`` on.
+    """
+    states = model.hidden(tokens[:-1], model.new_cache())
+    held = ahead.new_cache()
+    if len(tokens) > begin + 2:
+        ahead.forward(tokens[begin + 1 : -1], held, states[begin:-1])
+    token, state, found = tokens[-1], states[-1:], []
+    for _ in range(ASKED):
+        logits = ahead.forward([token], held, state)
+        held.truncate(held.length - 1)
+        state = ahead.hidden([token], held, state)
+        token = int(logits[0].argmax())
+        found.append(token)
+    return found
+
+
+def test_it_begins_where_states_were_kept(tmp_path: Path) -> None:
+    """Of a prompt of 300 tokens those of the newest 256 (csrc/draft/kept_states.h)."""
+    folder = write_folder(theirs("Qwen3.5"), tmp_path / "x")
+    both = [Weights.open(folder), ahead_of(folder)]
+    weights, own = (replace(x, config=replace(x.config, max_positions=400)) for x in both)
+    model, ahead = ReferenceModel(weights), ReferenceModel(own)
+    executor = CpuExecutor(
+        weights,
+        context=400,
+        slots=1,
+        workers=2,
+        dtype="float32",
+        draft=own,
+        draft_dtype="float32",
+    )
+    rng = np.random.default_rng(6)
+    apart = 0
+    for _ in range(4):
+        prompt = rng.integers(96, size=300).tolist()
+        drafted = chain(model, ahead, [*prompt, 7], begin=300 - 256)
+        apart += drafted != chain(model, ahead, [*prompt, 7])
+        # The first token is drawn without drafts; the second pass has those of the newest states.
+        text = [*prompt, 7, *drafted, 11]
+        executor.script(0, drafts=[], draws=text)
+        events = run(
+            executor,
+            Advance(slot=0, token_ids=tuple(prompt), budget=6, drafts=ASKED, drafter="heads"),
+        )
+        assert [event.token_id for event in events] == text[300:]
+        assert max(event.accepted for event in events) == ASKED
+    assert apart > 0  # or all of the prompt would do as well
+
+
 def test_it_drafts_the_chain_that_the_reference_draws(drafter: Any) -> None:
     """What is drawn is scripted: so many of a pass's drafts are right, and then one is wrong.
 
@@ -381,32 +438,16 @@ def test_it_drafts_the_chain_that_the_reference_draws(drafter: Any) -> None:
     """
     _, executor, folder = drafter
     ahead, model = ReferenceModel(ahead_of(folder)), ReferenceModel(Weights.open(folder))
-    vocab, asked, rights = model.config.vocab_size, 4, [0, 3, 1, 4, 2, 4, 0, 2]
-
-    def chain(tokens: list[int]) -> list[int]:
-        """What is drafted behind a sequence whose last token was drawn, but is not fed yet."""
-        states = model.hidden(tokens[:-1], model.new_cache())
-        held = ahead.new_cache()
-        if len(tokens) > 2:
-            ahead.forward(tokens[1:-1], held, states[:-1])
-        token, state, found = tokens[-1], states[-1:], []
-        for _ in range(asked):
-            logits = ahead.forward([token], held, state)
-            held.truncate(held.length - 1)
-            state = ahead.hidden([token], held, state)
-            token = int(logits[0].argmax())
-            found.append(token)
-        return found
-
+    vocab, rights = model.config.vocab_size, [0, 3, 1, 4, 2, 4, 0, 2]
     text = [*PROMPT, 7]
     for right in rights:
-        drafted = chain(text)
+        drafted = chain(model, ahead, text)
         text += drafted[:right]
         # A wrong token, or the one behind all of them.
-        text.append((drafted[right] + 1) % vocab if right < asked else 11)
+        text.append((drafted[right] + 1) % vocab if right < ASKED else 11)
     executor.script(0, drafts=[], draws=text)
     budget = len(text) - len(PROMPT)
-    advance = Advance(slot=0, token_ids=tuple(PROMPT), budget=budget, drafts=asked, drafter="heads")
+    advance = Advance(slot=0, token_ids=tuple(PROMPT), budget=budget, drafts=ASKED, drafter="heads")
     events = run(executor, advance)
     executor.script(0, drafts=[], draws=[])
     assert [event.token_id for event in events] == text[len(PROMPT) :]
