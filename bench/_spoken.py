@@ -29,7 +29,7 @@ class Speaker:
             context=context,
             slots=2,
             draft=None if found is None else found.weights,
-            draft_dtype="auto" if found is None else found.dtype,
+            draft_dtype="auto" if found is None else found.dtype or dtype,
         )
 
     @property

@@ -32,6 +32,10 @@ struct Advance {
   std::vector<int32_t> history = {};  // tokens that the slot holds, or none
   int32_t prompt = 0;                 // how many of history and tokens were given, not drawn
   std::vector<int32_t> earlier = {};  // texts to draft from, kTextEnd behind each
+  // Where layers predict further ahead, [tokens, D]: what the model's head read of the token before
+  // each. Those behind them go on from what their own head read.
+  std::vector<float> states = {};
+  int64_t before = 0;  // tokens of the sequence before the slot's first
 };
 
 // What is proposed behind a sequence, and how much of it goes into the pass.

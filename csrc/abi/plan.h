@@ -12,6 +12,11 @@ namespace monolane {
 // Rows at most of a pass in which a sequence decodes, and rows whose logits a pass can hold.
 inline int32_t decode_width(const PlanHeader& h) { return std::min(h.max_width, kPlanMaxWidth); }
 
+// Whether a pass's rows have states of tokens beside tokens (ops/ahead/spec.py).
+inline bool reads_states(const PlanHeader& h) {
+  return h.sizes[static_cast<size_t>(PlanBuffer::kStates)] > 0;
+}
+
 struct Plan {
   PlanHeader header;
   std::vector<PlanModule> modules;

@@ -34,8 +34,8 @@ constexpr int32_t kPlanMixtureWidth = 256;
 constexpr int32_t kPlanMaxMatrices = 6;
 constexpr int32_t kPlanRotaries = 2;
 constexpr int32_t kPlanMaxUpdates = 4;
-constexpr int32_t kPlanBuffers = 19;
-constexpr int32_t kWeightRoles = 101;
+constexpr int32_t kPlanBuffers = 20;
+constexpr int32_t kWeightRoles = 104;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -72,6 +72,7 @@ enum class PhaseKind : int32_t {
   kMambaIn = 29,
   kMamba = 30,
   kMambaOut = 31,
+  kAhead = 32,
 };
 
 enum class PlanBuffer : int32_t {
@@ -95,6 +96,7 @@ enum class PlanBuffer : int32_t {
   kThirdOutput = 16,
   kFourthOutput = 17,
   kPerLayer = 18,
+  kStates = 19,
 };
 
 enum class WeightRole : int32_t {
@@ -194,12 +196,15 @@ enum class WeightRole : int32_t {
   kLaurelLeft = 92,
   kLaurelRight = 93,
   kLaurelNorm = 94,
-  kKvUp = 95,
-  kDeltaIn = 96,
-  kQkv = 97,
-  kGateUp = 98,
-  kDeltaBeta = 99,
-  kDeltaAlpha = 100,
+  kAheadTokenNorm = 95,
+  kAheadStateNorm = 96,
+  kAheadIn = 97,
+  kKvUp = 98,
+  kDeltaIn = 99,
+  kQkv = 100,
+  kGateUp = 101,
+  kDeltaBeta = 102,
+  kDeltaAlpha = 103,
 };
 
 enum class PlanHead : int32_t {
@@ -287,7 +292,8 @@ constexpr bool of_each(WeightRole role) {
   X(kKdaOut, kda_out)                  \
   X(kMambaIn, mamba_in)                \
   X(kMamba, mamba)                     \
-  X(kMambaOut, mamba_out)
+  X(kMambaOut, mamba_out)              \
+  X(kAhead, ahead)
 
 struct PlanShare {
   int32_t begin;  // first row
@@ -358,6 +364,12 @@ static_assert(offsetof(PlanState, parts) == 0);
 static_assert(offsetof(PlanState, numbers) == 4);
 static_assert(offsetof(PlanState, inputs) == 8);
 static_assert(offsetof(PlanState, before) == 12);
+
+struct PlanAhead {
+  int32_t width;  // D, of a state
+};
+static_assert(sizeof(PlanAhead) == 4);
+static_assert(offsetof(PlanAhead, width) == 0);
 
 struct PlanAttention {
   int32_t heads;                // H, over all lanes
@@ -534,10 +546,12 @@ struct PlanModule {
   WeightRole post_norm;     // scale of that of what a stream gains; kNone: none
   int32_t held;             // 1: what it says joins the streams with what the next module says
   WeightRole joint_norm;    // scale of the norm of these two's sum; kNone: none
+  int32_t replaces;         // 1: the streams begin anew with what it says
   float scale;              // of what a stream gains from it, behind the norms
   WeightRole stream_scale;  // of the streams behind it; kNone: none
   int32_t scratch;          // floats that a worker needs of its own for its phases
   PlanState state;          // what a sequence keeps of it in a fixed size
+  PlanAhead ahead;
   PlanAttention attention;
   PlanLatent latent;
   PlanConv conv;
@@ -548,26 +562,28 @@ struct PlanModule {
   PlanMlp mlp;
   PlanPerLayer per_layer;
 };
-static_assert(sizeof(PlanModule) == 316);
+static_assert(sizeof(PlanModule) == 324);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
 static_assert(offsetof(PlanModule, post_norm) == 12);
 static_assert(offsetof(PlanModule, held) == 16);
 static_assert(offsetof(PlanModule, joint_norm) == 20);
-static_assert(offsetof(PlanModule, scale) == 24);
-static_assert(offsetof(PlanModule, stream_scale) == 28);
-static_assert(offsetof(PlanModule, scratch) == 32);
-static_assert(offsetof(PlanModule, state) == 36);
-static_assert(offsetof(PlanModule, attention) == 52);
-static_assert(offsetof(PlanModule, latent) == 132);
-static_assert(offsetof(PlanModule, conv) == 144);
-static_assert(offsetof(PlanModule, delta) == 156);
-static_assert(offsetof(PlanModule, experts) == 180);
-static_assert(offsetof(PlanModule, kda) == 232);
-static_assert(offsetof(PlanModule, mamba) == 244);
-static_assert(offsetof(PlanModule, mlp) == 292);
-static_assert(offsetof(PlanModule, per_layer) == 304);
+static_assert(offsetof(PlanModule, replaces) == 24);
+static_assert(offsetof(PlanModule, scale) == 28);
+static_assert(offsetof(PlanModule, stream_scale) == 32);
+static_assert(offsetof(PlanModule, scratch) == 36);
+static_assert(offsetof(PlanModule, state) == 40);
+static_assert(offsetof(PlanModule, ahead) == 56);
+static_assert(offsetof(PlanModule, attention) == 60);
+static_assert(offsetof(PlanModule, latent) == 140);
+static_assert(offsetof(PlanModule, conv) == 152);
+static_assert(offsetof(PlanModule, delta) == 164);
+static_assert(offsetof(PlanModule, experts) == 188);
+static_assert(offsetof(PlanModule, kda) == 240);
+static_assert(offsetof(PlanModule, mamba) == 252);
+static_assert(offsetof(PlanModule, mlp) == 300);
+static_assert(offsetof(PlanModule, per_layer) == 312);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first
@@ -606,10 +622,11 @@ struct PlanHeader {
   float logit_scale;            // of logits
   float logit_cap;              // c: logits become c tanh(logit / c); 0: they do not
   PlanRotaryTable rotaries[2];  // by PlanRotary
-  int32_t slots[19];            // of each buffer: rings and caches have several
-  int64_t sizes[19];            // of each buffer: floats of a slot, at most
+  float read[64];               // by rows: weights that a pass reads, beside those of one
+  int32_t slots[20];            // of each buffer: rings and caches have several
+  int64_t sizes[20];            // of each buffer: floats of a slot, at most
 };
-static_assert(sizeof(PlanHeader) == 352);
+static_assert(sizeof(PlanHeader) == 624);
 static_assert(offsetof(PlanHeader, schema) == 0);
 static_assert(offsetof(PlanHeader, phases) == 4);
 static_assert(offsetof(PlanHeader, modules) == 8);
@@ -636,7 +653,8 @@ static_assert(offsetof(PlanHeader, embedding_scale) == 88);
 static_assert(offsetof(PlanHeader, logit_scale) == 92);
 static_assert(offsetof(PlanHeader, logit_cap) == 96);
 static_assert(offsetof(PlanHeader, rotaries) == 100);
-static_assert(offsetof(PlanHeader, slots) == 124);
-static_assert(offsetof(PlanHeader, sizes) == 200);
+static_assert(offsetof(PlanHeader, read) == 124);
+static_assert(offsetof(PlanHeader, slots) == 380);
+static_assert(offsetof(PlanHeader, sizes) == 464);
 
 }  // namespace monolane

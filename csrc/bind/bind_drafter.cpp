@@ -53,7 +53,8 @@ std::pair<OwnTokens, OwnChances> draft(const SuffixDrafter& drafter, size_t most
 // One sequence without a model: whoever replays it says what is drawn, and how long things took.
 class Replay {
  public:
-  Replay(int max_width, int64_t context) : speculation_(1, max_width, context) {
+  Replay(int max_width, int64_t context, const std::vector<float>& read)
+      : speculation_(1, max_width, context, read) {
     advance_.drafts = kAutoDrafts;
   }
 
@@ -117,9 +118,19 @@ void bind_drafter(nb::module_& m) {
       .def_prop_ro("bytes", &SuffixDrafter::bytes, "Memory of the index.")
       .def_prop_ro("steps", &SuffixDrafter::steps, "Places and tokens looked at, ever.");
 
+  nb::class_<PassCost>(m, "PassCost", "What passes take by their rows, as far as it is known.")
+      .def(
+          nb::init<int, const std::vector<float>&>(), "max_width"_a,
+          "read"_a = std::vector<float>(),
+          "``read``: weights that a pass is expected to read by its rows, beside those of one row.")
+      .def("add", &PassCost::add, "width"_a, "nanoseconds"_a, "A pass of so many rows took that.")
+      .def("of", &PassCost::of, "width"_a, "Return expected nanoseconds, 0 if nothing is known.");
+
   nb::class_<Replay>(m, "SpeculationReplay",
                      "How many drafts of one sequence are verified, without a model and a clock.")
-      .def(nb::init<int, int64_t>(), "max_width"_a, "context"_a)
+      .def(nb::init<int, int64_t, const std::vector<float>&>(), "max_width"_a, "context"_a,
+           "read"_a = std::vector<float>(),
+           "Weights that a pass is expected to read by its rows, beside those of one row.")
       .def("begin", &Replay::begin, "tokens"_a, "A sequence begins with tokens that were given.")
       .def("draft", &Replay::draft, "most"_a, "lookup_ns"_a,
            "Return up to ``most`` drafted tokens, and how many of them the pass verifies; None "

@@ -30,9 +30,15 @@ namespace {
 using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Tokens = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using States = Table;  // [T, D], beside tokens
 using Rows = nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using OwnRows = nb::ndarray<nb::numpy, uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using OwnBytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::vector<float> list_of(const std::optional<States>& states) {
+  return states ? std::vector<float>(states->data(), states->data() + states->size())
+                : std::vector<float>();
+}
 
 template <typename T>
 std::vector<T> structs(const nb::bytes& bytes, const char* name) {
@@ -350,31 +356,35 @@ void bind_executor(nb::module_& m) {
           "name"_a, "Keep that no longer.")
       .def(
           "logits",
-          [](BoundExecutor& e, int slot, const std::vector<int32_t>& tokens) {
+          [](BoundExecutor& e, int slot, const std::vector<int32_t>& tokens,
+             const std::optional<States>& states) {
             float* out = new float[tokens.size() * e.vocab];
             nb::capsule owner(out, [](void* p) noexcept { delete[] static_cast<float*>(p); });
             {
               nb::gil_scoped_release unlocked;
-              e.executor.logits(slot, tokens, out);
+              e.executor.logits(slot, tokens, list_of(states), out);
             }
             return nb::ndarray<nb::numpy, float, nb::ndim<2>, nb::c_contig>(
                 out, {tokens.size(), static_cast<size_t>(e.vocab)}, owner);
           },
-          "slot"_a, "tokens"_a, "Feed tokens; return their logits, float32 [T, V].")
+          "slot"_a, "tokens"_a, "states"_a = nb::none(),
+          "Feed tokens, and states [T, D] where the plan reads them; return logits, float32 [T, "
+          "V].")
       .def(
           "hidden",
-          [](BoundExecutor& e, int slot, const std::vector<int32_t>& tokens) {
+          [](BoundExecutor& e, int slot, const std::vector<int32_t>& tokens,
+             const std::optional<States>& states) {
             const size_t width = static_cast<size_t>(e.executor.plan().header.hidden);
             const Owned rows(tokens.size() * width * sizeof(float));
             auto* out = reinterpret_cast<float*>(rows.data);
             {
               nb::gil_scoped_release unlocked;
-              e.executor.hidden(slot, tokens, out);
+              e.executor.hidden(slot, tokens, list_of(states), out);
             }
             return nb::ndarray<nb::numpy, float, nb::ndim<2>, nb::c_contig>(
                 out, {tokens.size(), width}, rows.owner);
           },
-          "slot"_a, "tokens"_a,
+          "slot"_a, "tokens"_a, "states"_a = nb::none(),
           "Feed tokens; return what the head reads of each, normed and of lanes the mean, float32 "
           "[T, D].")
       .def(

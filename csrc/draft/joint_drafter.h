@@ -39,6 +39,12 @@ class JointDrafter {
   virtual DraftBy by() const = 0;
   virtual bool reads_hidden() const { return false; }
 
+  // Whether it is told what the head read of every token, [D], by slot and position; and that a
+  // slot has another sequence from now on.
+  virtual bool sees_states() const { return false; }
+  virtual void see(int /*slot*/, int64_t /*position*/, const float* /*state*/) {}
+  virtual void forget(int /*slot*/) {}
+
   // Drafts for sequences of different slots. `lend` has every worker call `take_part`, which
   // returns when the drafts are there; `stop` ends it soon.
   virtual void draft(std::vector<DraftAsk>& asks, const GoOn& go_on,

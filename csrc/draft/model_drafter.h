@@ -9,23 +9,37 @@
 //
 // For all sequences in one go, since a pass of its model costs hardly more with several rows than
 // with one.
+//
+// A layer of the model's own that predicts further ahead is such a model, too (ops/ahead/spec.py).
+// What it reads of a token is the state of the one before: so it begins with a sequence's second
+// token, or behind it, where the states begin that were kept.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "draft/draft_model.h"
 #include "draft/joint_drafter.h"
+#include "draft/kept_states.h"
 #include "draft/pass_cost.h"
 
 namespace monolane {
 
 class ModelDrafter final : public JointDrafter {
  public:
-  // `vocab`: of the sequences; what is drawn beyond it is no token of theirs.
+  // `vocab`: of the sequences; what is drawn beyond it is no token of theirs. Of a model that reads
+  // states, these are of its own hidden width.
   ModelDrafter(DraftModel& model, int slots, int32_t vocab);
 
-  DraftBy by() const override { return DraftBy::kModel; }
+  DraftBy by() const override { return states_ ? DraftBy::kHeads : DraftBy::kModel; }
+  bool sees_states() const override { return states_.has_value(); }
+  void see(int slot, int64_t position, const float* state) override {
+    states_->keep(slot, position, state);
+  }
+  void forget(int slot) override {
+    if (states_) states_->forget(slot);
+  }
   void draft(std::vector<DraftAsk>& asks, const GoOn& go_on, const std::function<void()>& lend,
              const std::atomic<bool>& stop) override;
   void take_part(int worker) override;
@@ -33,12 +47,22 @@ class ModelDrafter final : public JointDrafter {
   double reading_cost(const DraftAsk& ask) const override;
 
  private:
+  // How a slot of the model may follow a sequence.
+  struct Reading {
+    size_t first;  // token of the sequence that is the slot's first one
+    size_t held;   // so many from there on it has read, and need not read again
+  };
+
   bool prepare(const DraftAsk& ask, Advance& advance);
-  size_t common(int slot, const std::vector<int32_t>& tokens) const;
+  std::optional<Reading> find_reading(int slot, const std::vector<int32_t>& tokens) const;
+  size_t common(int slot, const std::vector<int32_t>& tokens, size_t first) const;
 
   DraftModel& model_;
   const int32_t vocab_;
-  std::vector<std::vector<int32_t>> held_;  // [slots] tokens that the model's slot holds
+  std::optional<KeptStates> states_;  // of a model that reads them
+  std::vector<size_t> first_;         // [slots] token of the sequence
+  std::vector<std::vector<int32_t>>
+      held_;  // [slots] tokens that the model's slot holds, from there
   PassCost cost_;
   PassCost read_{1};  // of a token among many
 };

@@ -3,6 +3,11 @@
 // A running median, not a mean: one pass in a hundred is interrupted for milliseconds, and such a
 // pass must not decide about drafts. Costs grow with the context, so widths that have not been run
 // for a while move along with those that are.
+//
+// What a width costs that was not run yet follows from those next to it, and from what a pass has
+// to read: of a mixture the experts that any of its rows chooses, which are nearly twice as many of
+// two rows as of one. It is taken that rows choose each expert as often; what passes take tells
+// more.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +17,9 @@ namespace monolane {
 
 class PassCost {
  public:
-  explicit PassCost(int max_width) : widths_(max_width + 1) {}
+  // `read`: by rows from one on, weights that a pass is expected to read, beside those of one row;
+  // empty: as many, whatever its rows.
+  explicit PassCost(int max_width, const std::vector<float>& read = {});
 
   // A pass of so many rows, all of sequences that decode, took so long.
   void add(int width, int64_t nanoseconds);
@@ -38,7 +45,10 @@ class PassCost {
     int64_t last = 0;  // of passes_, when it was run last
   };
 
+  double load(int width) const;
+
   std::vector<Width> widths_;  // [max_width + 1]
+  std::vector<double> read_;   // [max_width + 1]
   int64_t passes_ = 0;
 };
 

@@ -77,6 +77,7 @@ void Speculation::begin(int slot, const std::vector<int32_t>& history,
     mine.earlier = earlier;
     mine.earlier_read = 0;
     mine.drafter->clear();
+    if (joint_ != nullptr) joint_->forget(slot);
     mine.acceptance = {};
     mine.follows = {};
   }

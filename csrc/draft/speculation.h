@@ -37,8 +37,9 @@ class Acceptance {
 
 class Speculation {
  public:
-  Speculation(int slots, int max_width, int64_t context)
-      : slots_(slots), max_width_(max_width), context_(context), cost_(max_width) {}
+  // `read`: see PassCost.
+  Speculation(int slots, int max_width, int64_t context, const std::vector<float>& read = {})
+      : slots_(slots), max_width_(max_width), context_(context), cost_(max_width, read) {}
 
   // ---- Between epochs ----
 

@@ -43,6 +43,7 @@ void join(Forward& f, Worker& w, const PlanUpdate& update, int64_t own_lane, int
   const int64_t hidden = f.plan.header.hidden;
   const PlanModule& module = f.plan.modules[update.module];
   float *gain = w.sum->as<float>(), *held = gain + hidden;
+  if (module.replaces) std::fill_n(x, hidden, 0.0f);
   const bool as_it_is = module.post_norm == WeightRole::kNone && !module.held &&
                         module.joint_norm == WeightRole::kNone;
   if (update.delay == kNever && as_it_is) {

@@ -164,6 +164,11 @@ void Executor::set_draft_model(Executor& model) {
     throw std::invalid_argument(
         "draft model: expected one of its own, in one rank, with the same workers and slots");
   }
+  if (reads_states(model.header()) && model.header().hidden != plan().header.hidden) {
+    throw std::invalid_argument("draft model: expected states of " +
+                                std::to_string(model.header().hidden) + " columns, got " +
+                                std::to_string(plan().header.hidden));
+  }
   scheduler_.speculation().set_joint(
       std::make_unique<ModelDrafter>(model, forward_.sequences.slots(), plan().header.vocab));
 }
@@ -184,24 +189,27 @@ void Executor::set_heads(const HeadsWeights& heads) {
 
 void Executor::start(std::vector<Advance> advances) { begin(std::move(advances)); }
 
-void Executor::logits(int slot, std::vector<int32_t> tokens, float* out) {
+void Executor::logits(int slot, std::vector<int32_t> tokens, std::vector<float> states,
+                      float* out) {
   check_idle("logits");  // before the leader of a running epoch sees where they would go
-  finish(slot, std::move(tokens), out, nullptr);
+  finish(slot, std::move(tokens), std::move(states), out, nullptr);
 }
 
-void Executor::hidden(int slot, std::vector<int32_t> tokens, float* out) {
+void Executor::hidden(int slot, std::vector<int32_t> tokens, std::vector<float> states,
+                      float* out) {
   check_idle("hidden");
-  finish(slot, std::move(tokens), nullptr, out);
+  finish(slot, std::move(tokens), std::move(states), nullptr, out);
 }
 
 // One slot's tokens from the first pass to the last, all rows of which are wanted.
-void Executor::finish(int slot, std::vector<int32_t> tokens, float* logits, float* hidden) {
+void Executor::finish(int slot, std::vector<int32_t> tokens, std::vector<float> states,
+                      float* logits, float* hidden) {
   struct Forget {
     PassScheduler& scheduler;
     ~Forget() { scheduler.set_outputs(nullptr, nullptr); }
   } forget{scheduler_};
   scheduler_.set_outputs(logits, hidden);
-  begin({Advance{.slot = slot, .tokens = std::move(tokens)}});
+  begin({Advance{.slot = slot, .tokens = std::move(tokens), .states = std::move(states)}});
   threads_.join();
   std::vector<TokenEvent> none;
   scheduler_.ring().take(none);  // the end

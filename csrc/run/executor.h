@@ -66,7 +66,8 @@ class Executor final : public DraftModel {
   void check_idle(const char* what) const;
 
   // From the next epoch on, has a model draft tokens for this one; it must outlive this executor.
-  // Throws std::invalid_argument if it has other workers or slots, or either has several ranks.
+  // Throws std::invalid_argument if it has other workers or slots, or either has several ranks, or
+  // it reads states of another width.
   void set_draft_model(Executor& model);
 
   // From the next epoch on, has heads draft. Throws std::invalid_argument if their shapes are not
@@ -90,12 +91,12 @@ class Executor final : public DraftModel {
 
   // ---- Epochs, one at a time ----
 
-  // Feeds tokens and writes their logits [T, V]; returns when done.
-  void logits(int slot, std::vector<int32_t> tokens, float* out);
+  // Feeds tokens, and states [T, D] where the plan reads them, and writes logits [T, V]; returns
+  // when done.
+  void logits(int slot, std::vector<int32_t> tokens, std::vector<float> states, float* out);
 
-  // Feeds tokens and writes what the head reads of each, normed and of lanes the mean [T, D];
-  // returns when done.
-  void hidden(int slot, std::vector<int32_t> tokens, float* out);
+  // The same, but writes what the head reads of each, normed and of lanes the mean [T, D].
+  void hidden(int slot, std::vector<int32_t> tokens, std::vector<float> states, float* out);
 
   // Begins an epoch and returns.
   void start(std::vector<Advance> advances);
@@ -131,7 +132,8 @@ class Executor final : public DraftModel {
   void begin(std::vector<Advance> advances);
   void run_chore(const Chore& chore);
   bool take(std::vector<TokenEvent>& events, int milliseconds);
-  void finish(int slot, std::vector<int32_t> tokens, float* logits, float* hidden);
+  void finish(int slot, std::vector<int32_t> tokens, std::vector<float> states, float* logits,
+              float* hidden);
   void work_on(int worker);
   void work_or_fail(int worker);
 

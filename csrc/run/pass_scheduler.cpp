@@ -23,7 +23,8 @@ PassScheduler::PassScheduler(Forward& f, int slots)
     : f_(f),
       guides_(slots),
       ring_(kRingEvents),
-      speculation_(slots, decode_width(f.plan.header), f.plan.header.context) {}
+      speculation_(slots, decode_width(f.plan.header), f.plan.header.context,
+                   {std::begin(f.plan.header.read), std::end(f.plan.header.read)}) {}
 
 void PassScheduler::set_leader(Worker& leader, int32_t helpers) {
   leader_ = &leader;
@@ -100,6 +101,13 @@ void PassScheduler::check(const std::vector<Advance>& advances) const {
       if (token != kTextEnd) check_token("earlier", token);
     }
     check_history(advance);
+    const PlanHeader& h = f_.plan.header;
+    const size_t states = reads_states(h) ? advance.tokens.size() * h.hidden : 0;
+    if (advance.states.size() != states) {
+      throw std::invalid_argument("states: expected " + std::to_string(states) +
+                                  " numbers, for as many tokens, got " +
+                                  std::to_string(advance.states.size()));
+    }
     for (const LogitBias& bias : advance.biases) {
       check_token("logit_bias", static_cast<int32_t>(bias.token));
     }
@@ -251,12 +259,14 @@ void PassScheduler::add_rows(Running& running, int32_t most) {
   size_t count = decoding ? 1 : advance.tokens.size() - running.fed;
   count = std::min<size_t>(count, std::max(0, most - f_.pass.width));
   for (size_t i = 0; i < count; ++i) {
+    if (reads_states(f_.plan.header)) add_state(running);
     const int32_t token = decoding ? running.next : advance.tokens[running.fed++];
     const bool last = decoding || running.fed == advance.tokens.size();
     if ((last || all_logits_ != nullptr) && !f_.pass.hidden) {
       running.row = f_.pass.wanted;
       const JointDrafter* joint = speculation_.joint();
       f_.pass.offered |= advance.drafts != 0 && joint != nullptr && joint->reads_hidden();
+      f_.pass.offered |= reads_states(f_.plan.header);
       f_.pass.wanted_row[f_.pass.wanted++] = f_.pass.width;
     }
     f_.pass.rows[f_.pass.width++] = {advance.slot, static_cast<int32_t>(length++), token};
@@ -270,8 +280,21 @@ void PassScheduler::add_rows(Running& running, int32_t most) {
                                      running.draft.tokens[i]};
   }
   f_.sequences.note_written(advance.slot, length);
+  const JointDrafter* joint = speculation_.joint();
+  f_.pass.offered |= advance.drafts != 0 && joint != nullptr && joint->sees_states();
   // Where others have filled the pass, a sequence has no rows in it.
   if (f_.states.any() && count > 0) add_run(running, begin, static_cast<int32_t>(count));
+}
+
+// Lays out the state that the pass's next row reads: a given one, or what the head read of the
+// token before. All workers are through with those of the pass before: the leader waited for what
+// they made of them.
+void PassScheduler::add_state(const Running& running) {
+  const int64_t hidden = f_.plan.header.hidden;
+  const bool given = running.fed < running.advance.tokens.size();
+  const float* state =
+      given ? running.advance.states.data() + running.fed * hidden : running.hidden.data();
+  std::copy_n(state, hidden, f_.buffer(PlanBuffer::kStates) + f_.pass.width * hidden);
 }
 
 // Says which rows states may go over for good: all but drafts, and but the one whose draw may have
@@ -305,6 +328,7 @@ void PassScheduler::choose_tokens() {
     return;
   }
   scratch_.parallel.gather();  // they are through with their part of the logits
+  if (f_.pass.offered) show_states();
   for (Running& running : running_) {
     if (running.done || running.row < 0) continue;
     if (f_.pass.offered) keep_hidden(running);
@@ -332,6 +356,18 @@ void PassScheduler::keep_hidden(Running& running) {
   }
 }
 
+// Shows what the head read of every row to whoever drafts by that. Those of drafts that are wrong
+// are shown again, with the tokens in their place.
+void PassScheduler::show_states() {
+  JointDrafter* joint = speculation_.joint();
+  if (joint == nullptr || !joint->sees_states()) return;
+  state_.resize(f_.plan.header.hidden);
+  for (int32_t t = 0; t < f_.pass.width; ++t) {
+    merge_lanes(f_, t, state_.data());
+    joint->see(f_.pass.rows[t].slot, f_.pass.rows[t].position, state_.data());
+  }
+}
+
 // The next tokens of a slot. Each is drawn from its own logits with its own noise, and where it is
 // guided under its own mask; as long as a draw is what was drafted, the row behind it has the
 // logits of the next. A mask follows from the tokens before it: the slot is parked until it comes.
@@ -348,8 +384,9 @@ bool PassScheduler::draw(Running& running, const float* logits) {
   const Advance& advance = running.advance;
   const uint32_t* mask = running.guide ? running.guide->mask.data() : nullptr;
   const int64_t position = f_.sequences.length(advance.slot);
+  const uint32_t drawn_at = static_cast<uint32_t>(advance.before + position);
   const int32_t token = choose(logits, f_.plan.header.vocab, advance.draw, advance.biases,
-                               running.seen, static_cast<uint32_t>(position), mask, scratch_);
+                               running.seen, drawn_at, mask, scratch_);
   running.guide.reset();
   if (token == kNoToken) return break_off(running);
   const size_t used = running.right == 0 ? running.draft.used : 0;

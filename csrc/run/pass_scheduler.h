@@ -94,7 +94,8 @@ class PassScheduler {
     std::vector<float> logits = {};          // [rows, V] once parked: from its first row then on
     const float* row_logits = nullptr;       // in there, of the next row; null: was not parked yet
     int64_t parked_ns = 0;                   // when, if its guide could not have been there before
-    // Where heads draft: what the head read of the last pass's wanted rows, [rows, D].
+    // Where heads draft, or these layers predict further ahead: what the head read of the last
+    // pass's wanted rows, [rows, D].
     std::vector<float> hidden = {};
   };
 
@@ -112,10 +113,12 @@ class PassScheduler {
   bool ask_for_drafts(Running& running, int rows, bool reading);
   void lend_workers();
   void add_rows(Running& running, int32_t most);
+  void add_state(const Running& running);
   void add_run(const Running& running, int32_t first, int32_t given);
 
   void call_helpers();
   void keep_hidden(Running& running);
+  void show_states();
   bool settle_parked();
   void park(Running& running, const float* logits);
   bool take_guide(Running& running);
@@ -144,6 +147,7 @@ class PassScheduler {
   // Of a pass: scratch.
   std::vector<DraftAsk> asks_;
   std::vector<Draft*> drafts_;
+  std::vector<float> state_;   // [D]
   int64_t pass_begun_ns_ = 0;  // of a pass whose rows all decode; 0: of another
 };
 

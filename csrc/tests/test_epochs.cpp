@@ -43,7 +43,7 @@ void test_rollback(Executor& executor, int32_t vocab) {
   const auto logits = [&](size_t begin, size_t count) {
     const std::vector<int32_t> part(tokens.begin() + begin, tokens.begin() + begin + count);
     std::vector<float> out(count * vocab);
-    executor.logits(2, part, out.data());
+    executor.logits(2, part, {}, out.data());
     return out;
   };
   clear(executor);

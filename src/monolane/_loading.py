@@ -115,7 +115,8 @@ class Loading:
     draft: Any = option(  # str, Path or None; executors are given weights or heads
         None,
         help="Have a model with the same tokenizer draft tokens (CPU): int4 or int8, this one "
-        "in fewer bits, or another as --model names it; or a folder of heads.",
+        "in fewer bits; mtp, its own layer that predicts further ahead; another as --model names "
+        "it; or a folder of heads.",
         commands=(*_ENGINES, "bench", "verify"),
         refused={"cuda": _DRAFTED, "reference": _DRAFTED},
         auto="refuses",

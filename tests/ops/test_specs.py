@@ -20,6 +20,7 @@ from monolane.ops import (
     State,
     operations,
 )
+from monolane.ops.ahead.spec import Ahead
 from monolane.ops.conv.spec import Conv
 from monolane.ops.kda.spec import Kda
 from monolane.ops.laurel.spec import Laurel
@@ -104,6 +105,7 @@ CASES: dict[str, tuple[Operation, Room]] = {
     "mamba": (Mamba(heads=12, head=7, groups=2, state_size=5, kernel=4), ONE),
     "mamba without a norm": (Mamba(**PLAIN_MAMBA), ONE),
     "conv": (Conv(channels=32, taps=4), ONE),
+    "ahead": (Ahead(width=10), ONE),
     "kda": (Kda(heads=3, width=4, kernel=4), ONE),
     "per_layer": (PerLayer(inner=7, layers=3, rows=50, activation="gelu_tanh"), ONE),
 }
@@ -224,6 +226,11 @@ TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
         "mamba_skip": (1, 5),
         "mamba_out": (1, 10, 20),
     },
+    "ahead": {
+        "ahead_token_norm": (1, 10),
+        "ahead_state_norm": (1, 10),
+        "ahead_in": (1, 10, 20),
+    },
     "conv": {"conv_in": (1, 96, 10), "conv_taps": (1, 32, 1, 4), "conv_out": (1, 10, 32)},
     "per_layer": {"per_layer_gate": (1, 7, 10), "per_layer_out": (1, 10, 7)},
 }
@@ -269,6 +276,7 @@ BUFFERS: dict[str, dict[str, tuple[int, ...]]] = {
     "experts without gates": {"ROUTED": (1, 5, 6), "HIDDEN": (1, 5, 35)},
     "mamba": {"MIXED": (1, 5, 200), "HEADS": (1, 5, 84), "STATE": (4, 198)},
     "mamba without a norm": {"MIXED": (1, 5, 57), "HEADS": (1, 5, 20), "STATE": (5, 56)},
+    "ahead": {"STATES": (1, 5, 10)},
     "conv": {"MIXED": (1, 5, 96), "HEADS": (1, 5, 32), "STATE": (2, 48)},
     "per_layer": {"HIDDEN": (1, 5, 7), "PER_LAYER": (1, 5, 21)},
 }
@@ -503,6 +511,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "step_scale": 16.0,
         }
     },
+    "ahead": {"ahead": {"width": 10}},
     "conv": {"conv": {"channels": 32, "taps": 4, "parts": 2}},
     "per_layer": {"per_layer": {"inner": 7, "layers": 3, "activation": 1}},
 }
@@ -522,6 +531,7 @@ PARAMETERS = {
     "experts without gates": 60 + 6 * 220 + 260,
     "mamba": 2000 + 416 + 104 + 3 * 12 + 84 + 840,
     "mamba without a norm": 570 + 96 + 3 * 5 + 200,
+    "ahead": 220,
     "conv": 1408,
     "per_layer": 140,
 }

@@ -130,6 +130,7 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         "embedding_scale": 1.0,
         "logit_scale": 1.0,
         "logit_cap": 0.0,
+        "read": [1.0] * 64,  # no mixture
         "rotaries": [(96, 0, 1.0), (0, 0, 0.0)],
     }
     attention, mlp = arrays.modules[2 * 7], arrays.modules[2 * 7 + 1]

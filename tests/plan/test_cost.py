@@ -1,8 +1,9 @@
 """Costs, against figures worked out by hand."""
 
+import numpy as np
 import pytest
 
-from monolane.model import Role
+from monolane.model import ModelConfig, Role
 from monolane.plan import (
     H200,
     PhaseKind,
@@ -13,6 +14,7 @@ from monolane.plan import (
     named_config,
     pass_cost,
     phase_cost,
+    to_arrays,
     worker_bytes,
 )
 
@@ -102,3 +104,20 @@ def test_workers_share_what_a_phase_streams(workers: int) -> None:
         if phase.matrices:
             begin, end = phase.matrices[0].share.of(workers - 1)
             assert shared[-1] >= (end - begin) * phase.matrices[0].row_bytes
+
+
+@pytest.mark.parametrize("name", ["dense", "mixture", "delta_mixture"])
+def test_what_a_wider_pass_reads_is_the_union_of_its_experts(
+    configs: dict[str, ModelConfig], name: str
+) -> None:
+    plan = build(configs[name], cpu(2), "bfloat16")
+    # Without keys, values and states: what these take does not follow from the choice of experts.
+    moved = [
+        sum(m.lanes * m.rows * m.row_bytes * plan.active_experts(m, width) for m in matrices)
+        for matrices in [[m for phase in plan.phases for m in phase.matrices]]
+        for width in range(1, 65)
+    ]
+    read = to_arrays(plan).header["read"]
+    np.testing.assert_allclose(read, np.array(moved) / moved[0], rtol=1e-6)
+    assert (read[1] > 1.01) == (name != "dense")
+    assert (read == 1).all() == (name == "dense")

@@ -131,10 +131,12 @@ class Executor:
     def drop(self, name: int) -> None:
         """Keep that no longer."""
 
-    def logits(self, slot: int, tokens: Sequence[int]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')]:
-        """Feed tokens; return their logits, float32 [T, V]."""
+    def logits(self, slot: int, tokens: Sequence[int], states: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')]:
+        """
+        Feed tokens, and states [T, D] where the plan reads them; return logits, float32 [T, V].
+        """
 
-    def hidden(self, slot: int, tokens: Sequence[int]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')]:
+    def hidden(self, slot: int, tokens: Sequence[int], states: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')]:
         """
         Feed tokens; return what the head reads of each, normed and of lanes the mean, float32 [T, D].
         """
@@ -228,12 +230,29 @@ class SuffixDrafter:
     def steps(self) -> int:
         """Places and tokens looked at, ever."""
 
+class PassCost:
+    """What passes take by their rows, as far as it is known."""
+
+    def __init__(self, max_width: int, read: Sequence[float] = []) -> None:
+        """
+        ``read``: weights that a pass is expected to read by its rows, beside those of one row.
+        """
+
+    def add(self, width: int, nanoseconds: int) -> None:
+        """A pass of so many rows took that."""
+
+    def of(self, width: int) -> float:
+        """Return expected nanoseconds, 0 if nothing is known."""
+
 class SpeculationReplay:
     """
     How many drafts of one sequence are verified, without a model and a clock.
     """
 
-    def __init__(self, max_width: int, context: int) -> None: ...
+    def __init__(self, max_width: int, context: int, read: Sequence[float] = []) -> None:
+        """
+        Weights that a pass is expected to read by its rows, beside those of one row.
+        """
 
     def begin(self, tokens: Sequence[int]) -> None:
         """A sequence begins with tokens that were given."""

@@ -146,7 +146,7 @@ class CpuExecutor(Executor):
         with our_errors():
             self._core.set_draft_model(native.core)
         self.cache_bytes += native.core.kv_bytes
-        self.drafter = "draft"
+        self.drafter = "draft" if weights.config.behind is None else "heads"
 
     def _add_heads(self, heads: Heads, weights: Weights) -> None:
         heads.check(weights.config, "heads")
@@ -258,19 +258,32 @@ class CpuExecutor(Executor):
         found.update(Path(_core.__file__).read_bytes())  # another build may sum in another order
         return found.hexdigest()
 
-    def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Feed tokens; return their logits, float32 [T, V]."""
+    def logits(
+        self,
+        slot: int,
+        token_ids: Sequence[int],
+        states: npt.NDArray[np.float32] | None = None,
+    ) -> npt.NDArray[np.float32]:
+        """Feed tokens; return their logits, float32 [T, V].
+
+        ``states`` [T, D] are for layers that predict further ahead: see ``ReferenceModel``.
+        """
         self._need_ranks()
         with our_errors():
-            found: npt.NDArray[np.float32] = self._core.logits(slot, list(token_ids))
+            found: npt.NDArray[np.float32] = self._core.logits(slot, list(token_ids), states)
         self._check_lost()
         return found
 
-    def hidden(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+    def hidden(
+        self,
+        slot: int,
+        token_ids: Sequence[int],
+        states: npt.NDArray[np.float32] | None = None,
+    ) -> npt.NDArray[np.float32]:
         """Feed tokens; return what the head reads of each, normed, float32 [T, D]."""
         self._need_ranks()
         with our_errors():
-            found: npt.NDArray[np.float32] = self._core.hidden(slot, list(token_ids))
+            found: npt.NDArray[np.float32] = self._core.hidden(slot, list(token_ids), states)
         self._check_lost()
         return found
 

@@ -1,6 +1,6 @@
 """Who is to draft: which model or heads are named, and whether their tokens are the model's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from monolane.engine._files import ModelFiles
@@ -10,17 +10,18 @@ from monolane.sources import expand_path, find_model
 from monolane.text import Tokenizer
 
 OWN = ("int4", "int8")  # the model itself, in fewer bits
+AHEAD = "mtp"  # its own layer that predicts further ahead
 
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
-    """Weights or heads that draft, and the type in which weights are used.
+    """Weights or heads that draft, and the type in which weights are used; None: as the model's.
 
     ``mapped``: the files that they are read from while they draft, beside the model's own.
     """
 
     weights: Weights | Heads
-    dtype: str
+    dtype: str | None
     mapped: tuple[MappedFile, ...] = ()
 
     @staticmethod
@@ -29,11 +30,13 @@ class DraftModel:
     ) -> "DraftModel":
         """Find what drafts for a model; ConfigError if its tokens or shapes are others.
 
-        draft   "int4" or "int8", the model itself, a model as ``Engine.load`` takes it, or a folder
-                of heads, which its config.json tells
+        draft   "int4" or "int8", the model itself; "mtp", its layer that predicts further ahead; a
+                model as ``Engine.load`` takes it; or a folder of heads, which its config.json tells
         """
         if draft in OWN:
             return DraftModel(weights, str(draft))
+        if draft == AHEAD:
+            return DraftModel.open_ahead(files, weights)
         path = find_model(draft)
         if is_heads(path):
             return DraftModel.open_heads(path, files)
@@ -41,6 +44,20 @@ class DraftModel:
         _check_tokens(files, tokenizer, found, found.tokenizer())
         weights = found.weights()
         return DraftModel(weights, "auto", found.mapped)
+
+    @staticmethod
+    def open_ahead(files: ModelFiles, weights: Weights) -> "DraftModel":
+        """Read a model's layer that predicts further ahead; ConfigError where it has none."""
+        ahead = files.ahead()
+        if ahead is None:
+            raise ConfigError(
+                f"draft: expected layers that predict further ahead, which {AHEAD!r} asks for, got "
+                f"{files.path}, a {files.config.family} model in which none is known; many .gguf "
+                "files are made without them: take another one, the model's folder, or leave it out"
+            )
+        # As long as the model's, and stretched as that is.
+        stretched = replace(ahead.config, rotary=weights.config.rotary)
+        return DraftModel(replace(ahead, config=stretched), None)
 
     @staticmethod
     def open_heads(folder: str | Path, files: ModelFiles) -> "DraftModel":

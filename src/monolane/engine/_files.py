@@ -41,6 +41,10 @@ class ModelFiles(ABC):
         """Map the weights; CheckpointError."""
 
     @abstractmethod
+    def ahead(self) -> Weights | None:
+        """Map the layer that predicts further ahead, None where there is none; CheckpointError."""
+
+    @abstractmethod
     def tokenizer(self) -> Tokenizer | None:
         """Return the tokenizer, or None where there is none; TextError."""
 
@@ -77,6 +81,10 @@ class FolderFiles(ModelFiles):
         checkpoint = Checkpoint.open(self.path)
         self.mapped = checkpoint.files
         return Weights.load(self.config, checkpoint)
+
+    def ahead(self) -> Weights | None:
+        """Map the layer that predicts further ahead, None where there is none; CheckpointError."""
+        return Weights.load_ahead(self.config, Checkpoint.open(self.path))
 
     def tokenizer(self) -> Tokenizer | None:
         """Return the folder's tokenizer.json, or None where there is none; TextError."""
@@ -128,6 +136,10 @@ class GgufFiles(ModelFiles):
     def weights(self) -> Weights:
         """View the weights; CheckpointError."""
         return Weights.of_gguf(self._model)
+
+    def ahead(self) -> Weights | None:
+        """View the layer that predicts further ahead, None where there is none; CheckpointError."""
+        return Weights.ahead_of_gguf(self._model)
 
     def tokenizer(self) -> Tokenizer | None:
         """Return the tokenizer of the metadata, or None where there is none; TextError."""

@@ -37,7 +37,7 @@ def open_executor(
     elif asked.draft is not None:
         tokens = tokenizer or files.tokenizer()
         found = DraftModel.open(asked.draft, files, weights, tokens)
-        told |= {"draft": found.weights, "draft_dtype": found.dtype}
+        told |= {"draft": found.weights, "draft_dtype": found.dtype or asked.dtype}
         files.mapped += found.mapped  # watched, as the model's own are
     return make(weights, **told)
 

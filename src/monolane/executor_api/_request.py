@@ -11,7 +11,7 @@ from monolane.errors import RequestError
 
 AUTO_DRAFTS = -1  # see Advance
 # Who drafts, in the order of csrc/abi/advance.h: whoever promises more, what the text repeats, a
-# model, heads.
+# model, heads or the model's own layer that predicts further ahead.
 DRAFTERS = ("auto", "suffix", "draft", "heads")
 _PLAIN = Draw()
 TEXT_END = 0xFFFFFFFF  # behind each text of Advance.earlier

@@ -115,6 +115,9 @@ class ModelConfig:
     pad_id: int | None = None
     dtype: WeightDtype = "bfloat16"
     quantization: Quantization | None = None  # of the matrices; dtype is that of all else
+    # Of layers that predict further ahead, by themselves: how many there are of the model before
+    # them, whose states they read and which they draft for (families/_ahead.py).
+    behind: int | None = None
     # Of each layer, in the order in which they join the streams. What executors read.
     modules: tuple[tuple[Module, ...], ...] = field(init=False, repr=False, compare=False)
     # Of weights outside the layers that layers' operations share.
@@ -258,6 +261,7 @@ class ModelConfig:
                 joint_norm=x.joint_norm,
                 held=place + 1 < len(layer.listed) and layer.listed[place + 1].joint_norm,
                 stream_scale=self.layer_scales and place == len(layer.listed) - 1,
+                replaces=x.replaces,
             )
             found.append(module)
         return tuple(found)

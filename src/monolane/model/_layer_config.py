@@ -26,6 +26,7 @@ class ModuleConfig:
     beside: bool = False  # it reads what the module before it reads, without what that one says
     same_norm: bool = False  # it reads by the norm of the one before it, beside which it is
     joint_norm: bool = False  # what it and the one before it say is added up, normed, and joins
+    replaces: bool = False  # the streams begin anew with what it says
 
     @property
     def name(self) -> str:
@@ -37,7 +38,7 @@ class ModuleConfig:
         said = [f"norm_{where} {there}" for where, there in norms if there is not None]
         scales = (("scale", self.scale), ("read_scale", self.read_scale))
         said += [f"{name} {value:g}" for name, value in scales if value != 1]
-        flags = ("beside", "same_norm", "joint_norm")
+        flags = ("beside", "same_norm", "joint_norm", "replaces")
         said += [name for name in flags if getattr(self, name)]
         return f"{self.name} ({', '.join(said)})" if said else self.name
 
@@ -109,6 +110,11 @@ class LayerConfig:
             raise ConfigError(
                 f"layer {i}: modules: expected a joint norm where a module is beside another, got "
                 f"{self.module_names}"
+            )
+        if any(x.replaces and (x.joint_norm or x.beside) for x in listed):
+            raise ConfigError(
+                f"layer {i}: modules: expected one that replaces the streams to be beside none, "
+                f"got {self.module_names}"
             )
         if any(not 0 < scale < inf for x in listed for scale in (x.scale, x.read_scale)):
             raise ConfigError(

@@ -6,7 +6,7 @@ Gate and up are in one tensor then, of each expert the rows of gate and behind t
 from monolane.errors import CheckpointError
 from monolane.model._checkpoint import Checkpoint, Cut
 from monolane.model._config import ModelConfig
-from monolane.model.families import find_family
+from monolane.model.families import merged_names, tensor_names
 from monolane.ops import Role
 
 
@@ -15,10 +15,10 @@ def separate_experts(config: ModelConfig, checkpoint: Checkpoint) -> Checkpoint:
 
     CheckpointError if a tensor that has them all is of another shape. Nothing is read or copied.
     """
-    family, mixture = find_family(config), config.experts
-    if mixture is None or not family.merged:
+    all_merged, mixture = merged_names(config), config.experts
+    if mixture is None or not all_merged:
         return checkpoint
-    names, wide, hidden = family.names(config), mixture.inner, config.hidden_size
+    names, wide, hidden = tensor_names(config), mixture.inner, config.hidden_size
     # Of each role the rows of all that the tensor has, and which of them.
     rows = {
         Role.EXPERT_GATE: (2 * wide, slice(0, wide)),
@@ -27,7 +27,7 @@ def separate_experts(config: ModelConfig, checkpoint: Checkpoint) -> Checkpoint:
     }
     cuts: dict[str, Cut] = {}
     for layer in (i for i, x in enumerate(config.layers) if x.experts):
-        for role, merged in family.merged.items():
+        for role, merged in all_merged.items():
             stored = merged.format(i=layer)
             if stored not in checkpoint:
                 continue

@@ -26,3 +26,4 @@ class Module:
     joint_norm: bool = False  # the other way round: of it and the module before
     beside: bool = False  # it reads what the module before it reads: both join the streams after it
     same_norm: bool = False  # by that one's norm: what both read is one and the same
+    replaces: bool = False  # the streams begin anew with what it says

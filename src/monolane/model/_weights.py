@@ -30,6 +30,7 @@ from monolane.model._quant_matrix import Blocks, Matrix, Quantized
 from monolane.model._safetensors import DTYPE_NAMES, DTYPES, Array
 from monolane.model._tensors import Part, TensorSpec, lane_shape
 from monolane.model.families import (
+    find_ahead,
     find_family,
     gguf_specs,
     gguf_unread,
@@ -110,6 +111,15 @@ class Weights:
         return found.weights(checkpoint.folder)
 
     @classmethod
+    def load_ahead(cls, config: ModelConfig, checkpoint: Checkpoint) -> "Weights | None":
+        """View the layer that predicts further ahead; None where a model has none.
+
+        CheckpointError as ``load``.
+        """
+        ahead = find_ahead(config, checkpoint)
+        return None if ahead is None else cls.load(ahead, checkpoint)
+
+    @classmethod
     def open(cls, path: Path) -> "Weights":
         """View the weights of a folder in Hub layout or of a .gguf file, with their config.
 
@@ -121,18 +131,26 @@ class Weights:
             return cls.load(read_config(path), Checkpoint.open(path))
 
     @classmethod
-    def of_gguf(cls, model: GgufModel) -> "Weights":
+    def ahead_of_gguf(cls, model: GgufModel) -> "Weights | None":
+        """View the layer of a GGUF file that predicts further ahead, as ``load_ahead``."""
+        ahead = find_ahead(model.config, model, gguf=True)
+        return None if ahead is None else cls.of_gguf(model, ahead)
+
+    @classmethod
+    def of_gguf(cls, model: GgufModel, config: ModelConfig | None = None) -> "Weights":
         """View the tensors of a GGUF file; no weight is copied. CheckpointError as ``load``.
 
         What is in blocks is in ``quantized``: matrices, and the embedding, whose rows are then
-        looked up in it. A tied head has the embedding's blocks.
+        looked up in it. A tied head has the embedding's blocks. ``config``: the file's, or that of
+        its layer that predicts further ahead.
         """
-        config = model.config
+        config = config or model.config
         specs = gguf_specs(config, model)
         unread = gguf_unread(config, model.metadata, model)
         names = {spec.name for spec in specs}
         factors = find_factors(model, names)
-        _check_gguf_names(model, names, unread | factors)
+        rest = unread if config.behind is None else frozenset(model)  # the model's own layers
+        _check_gguf_names(model, names, rest | factors)
         gathered = _Found(config)
         places = [(spec.role, spec) for spec in specs]
         if config.tie_embeddings:
@@ -300,7 +318,7 @@ def find_packed(config: ModelConfig, checkpoint: Checkpoint) -> Packed:
         or (packing.layout == "mlx" and spec.role.kind in (Kind.LOOKUP, Kind.KEPT))
     ]
     found = {matrix.spec.name: matrix for matrix in matrices if matrix.is_there}
-    if not found:
+    if not found and config.behind is None:  # layers that predict further ahead may be in floats
         raise CheckpointError(
             f"{checkpoint.folder}: expected matrices packed by {packing.method}, as config.json "
             "says, got none; config.json and the weights are not of one model"
@@ -412,6 +430,8 @@ def _check_names(
             "download is incomplete"
         )
     family = find_family(config)
+    if config.behind is not None:
+        return  # the other tensors are the model's, which checks them
     if extra := sorted(
         x
         for x in checkpoint.keys() - expected

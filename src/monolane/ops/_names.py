@@ -135,6 +135,10 @@ class Role(StrEnum):
     LAUREL_LEFT = "laurel_left", Kind.MATRIX  # [1, R, D]
     LAUREL_RIGHT = "laurel_right", Kind.MATRIX  # [1, D, R]
     LAUREL_NORM = "laurel_norm", Kind.NORM  # [1, D]
+    # Of what a layer that predicts further ahead begins with, see ahead/spec.py.
+    AHEAD_TOKEN_NORM = "ahead_token_norm", Kind.NORM  # [1, D]
+    AHEAD_STATE_NORM = "ahead_state_norm", Kind.NORM  # [1, D]
+    AHEAD_IN = "ahead_in", Kind.MATRIX  # [1, D, 2*D]
     # In files alone, see JOINED and PARTED.
     # [1, H*(n + v), R]: of each head the rows of K_UP, not turned, then of V_UP
     KV_UP = "kv_up", Kind.FLOATS
@@ -192,3 +196,5 @@ class Buffer(IntEnum):
     THIRD_OUTPUT = 16  # as FIRST_OUTPUT, of a layer's third module
     FOURTH_OUTPUT = 17  # the same of its fourth
     PER_LAYER = 18  # [1, T, N*P]: what tokens have for each layer
+    # [1, T, D]: what another model's head read of the tokens before these; laid out with TOKENS
+    STATES = 19

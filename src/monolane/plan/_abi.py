@@ -22,6 +22,7 @@ from monolane.ops import (
     Record,
     operations,
 )
+from monolane.plan._cost import weights_read
 from monolane.plan._device import Choice
 from monolane.plan._phase import OUTPUTS, Phase, PhaseKind
 from monolane.plan._plan import MIXTURE_WIDTH, PROMPT_WIDTH, Plan
@@ -78,6 +79,7 @@ HEADER = Struct(
         Field("logit_scale", "f32", "of logits"),
         Field("logit_cap", "f32", "c: logits become c tanh(logit / c); 0: they do not"),
         Field("rotaries", "PlanRotaryTable", "by PlanRotary", length=len(ROTARIES)),
+        Field("read", "f32", "by rows: weights that a pass reads, beside those of one", MAX_WIDTH),
         Field("slots", "i32", "of each buffer: rings and caches have several", len(Buffer)),
         Field("sizes", "i64", "of each buffer: floats of a slot, at most", len(Buffer)),
     ),
@@ -106,6 +108,7 @@ MODULE = Struct(
         Field("post_norm", "WeightRole", "scale of that of what a stream gains; kNone: none"),
         Field("held", "i32", "1: what it says joins the streams with what the next module says"),
         Field("joint_norm", "WeightRole", "scale of the norm of these two's sum; kNone: none"),
+        Field("replaces", "i32", "1: the streams begin anew with what it says"),
         Field("scale", "f32", "of what a stream gains from it, behind the norms"),
         Field("stream_scale", "WeightRole", "of the streams behind it; kNone: none"),
         Field("scratch", "i32", "floats that a worker needs of its own for its phases"),
@@ -219,6 +222,7 @@ def _header(plan: Plan, modules: int, tables: int) -> npt.NDArray[np.void]:
             "embedding_scale": config.embedding_scale,
             "logit_scale": config.logit_scale,
             "logit_cap": config.logit_cap or 0.0,
+            "read": weights_read(plan, MAX_WIDTH),
             "slots": [plan.slots(buffer) for buffer in Buffer],
             "sizes": [plan.size(buffer) for buffer in Buffer],
         },
@@ -244,6 +248,7 @@ def _module(plan: Plan, layer: int, place: int) -> Record:
         "post_norm": ROLES.index(after) if module.norm_after else -1,
         "held": module.held,
         "joint_norm": ROLES.index(Role.JOINT_NORM) if module.joint_norm else -1,
+        "replaces": module.replaces,
         "scale": module.scale,
         "stream_scale": ROLES.index(Role.LAYER_SCALE) if module.stream_scale else -1,
         "scratch": operation.scratch(plan.room),

@@ -71,6 +71,19 @@ def pass_cost(plan: Plan, width: int = 1, length: int | None = None) -> Cost:
     return sum(costs, Cost(0, 0, 0.0))
 
 
+def weights_read(plan: Plan, widest: int) -> list[float]:
+    """Return the weights that passes of one to ``widest`` tokens stream, beside those of one."""
+    always, routed = 0, 0  # bytes; of experts, of one of each layer
+    for matrix in (matrix for phase in plan.phases for matrix in phase.matrices):
+        each = matrix.row_bytes * matrix.lanes * matrix.rows
+        routed += each * (matrix.role in EXPERT_ROLES)
+        always += each * (matrix.role not in EXPERT_ROLES)
+    mixture = plan.config.experts
+    active = [1 if mixture is None else mixture.active(width + 1) for width in range(widest)]
+    read = [always + routed * count for count in active]
+    return [moved / read[0] for moved in read]
+
+
 def main_format(plan: Plan, width: int = 1) -> str:
     """Return the format of most bytes of weights that a pass streams: "int8", "q4_k", ..."""
     formats, moved = dict(plan.formats), Counter[str]()

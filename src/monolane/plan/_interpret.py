@@ -36,13 +36,15 @@ def interpret(
     draws: int = 1,
     seed: int = 0,
     laggard: int | None = None,
+    states: Sequence[Floats] = (),
 ) -> Interpretation:
     """Feed token ids, a pass at a time, then draw greedily; PlanError if the plan shows a fault.
 
     ``laggard`` names a worker that runs only when no other can: the schedule in which a missing
     wait for that worker cannot hide. Without it the seed decides whom the scheduler favours.
+    ``states`` are [T, D] for each pass of layers that predict further ahead, which draw once.
     """
-    run = Run(plan, weights, [list(ids) for ids in passes], draws)
+    run = Run(plan, weights, [list(ids) for ids in passes], draws, list(states))
     workers = [Worker(run, index) for index in range(plan.groups.workers)]
     rng = np.random.default_rng(seed)
     order: list[Worker] = []  # the scheduler's favourites first

@@ -18,7 +18,14 @@ from monolane.reference import linear, norm_stream, rotate
 class Run:
     """What all workers see: the plan, the weights, the shared memory, and the passes to make."""
 
-    def __init__(self, plan: Plan, weights: Weights, passes: list[list[int]], draws: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        weights: Weights,
+        passes: list[list[int]],
+        draws: int,
+        states: list[Floats],
+    ) -> None:
         self.plan = plan
         plan.config.check_features("interpreter", *COMMON_FEATURES)
         weights = weights.dequantized()
@@ -30,7 +37,7 @@ class Run:
             for place, each in weights.experts.items()
         }
         self.memory = SharedMemory(plan)
-        self.passes = passes
+        self.passes, self.states = passes, states
         self.count = len(passes) + draws - 1
         self.memory.tokens = list(passes[0])
         self.logits: list[Floats] = []
@@ -118,6 +125,8 @@ class Worker:
                 own = joint[lane : lane + 1] if len(joint) > 1 else joint
                 both = self.notes[f"held {lane}"] + gain
                 gain = self._normed(both[None], own)[0]
+            if module.replaces:
+                self.x[i] = 0
             self.x[i] += gain * np.float32(module.scale)
             if module.stream_scale:
                 self.x[i] *= self.run.layers[update.layer][Role.LAYER_SCALE][0]
@@ -133,10 +142,14 @@ class Worker:
 
     def norm(self, layer: int | None, role: Role) -> Floats:
         """Norm the own lanes' streams: [own lanes, T, D]."""
+        return self.normed(self.x, layer, role)
+
+    def normed(self, x_LTD: Floats, layer: int | None, role: Role) -> Floats:
+        """Norm what is given of the own lanes: [own lanes, T, D]."""
         scale = self._weights(layer)[role]
         lanes = slice(self.lanes[0], self.lanes[-1] + 1)
         own = scale[lanes] if len(scale) > 1 else scale
-        return self._normed(self.x, own)
+        return self._normed(x_LTD, own)
 
     def _normed(self, x_LTD: Floats, scale: Floats) -> Floats:
         config = self.plan.config

@@ -53,6 +53,8 @@ class PhaseKind(IntEnum):
     MAMBA_IN = 29  # update, norm, product
     MAMBA = 30  # of own heads: sums over tokens, the steps of their states, gate
     MAMBA_OUT = 31  # norm, product
+    # Where a layer predicts further ahead, before it:
+    AHEAD = 32  # norms of what is embedded and of a state, product
 
 
 # Where modules put their outputs, in the order in which a layer has them; each is a ring.

@@ -23,6 +23,7 @@ class LayerPass:
     cache: Cache
     token_ids: npt.NDArray[np.int64]  # [T]
     stream: Floats  # [L, T, D]: what a module reads, before it is normed
+    states: Floats | None = None  # [T, D]: what another model's head read of the tokens before
 
     def norm(self, x: Floats, scale: Floats, eps: float | None = None) -> Floats:
         """Norm with a scale as files have it; ``eps`` is by default the config's."""

@@ -40,25 +40,34 @@ class ReferenceModel:
         whole = self.config.max_positions if capacity is None else capacity
         return Cache(self.config, whole, cache_dtype)
 
-    def forward(self, token_ids: npt.ArrayLike, cache: Cache) -> Floats:
+    def forward(
+        self, token_ids: npt.ArrayLike, cache: Cache, states: Floats | None = None
+    ) -> Floats:
         """Feed T tokens behind those in the cache; return their logits, float32 [T, V].
+
+        ``states`` [T, D] are for layers that predict further ahead, and only for them: what the
+        model's head read of the token before each.
 
         RequestError if a token id is not in the vocabulary or the cache cannot hold the tokens.
         """
-        return self._head(self._residual(token_ids, cache))
+        return self._head(self._residual(token_ids, cache, states))
 
-    def hidden(self, token_ids: npt.ArrayLike, cache: Cache) -> Floats:
+    def hidden(
+        self, token_ids: npt.ArrayLike, cache: Cache, states: Floats | None = None
+    ) -> Floats:
         """Feed T tokens as ``forward``; return what the head reads, normed: float32 [T, D].
 
         Of several lanes it is their mean.
         """
-        hidden: Floats = self._normed(self._residual(token_ids, cache)).mean(axis=0)
+        residual = self._residual(token_ids, cache, states)
+        hidden: Floats = self._normed(residual).mean(axis=0)
         return hidden
 
-    def _residual(self, token_ids: npt.ArrayLike, cache: Cache) -> Floats:
+    def _residual(self, token_ids: npt.ArrayLike, cache: Cache, states: Floats | None) -> Floats:
         """Feed T tokens; return the stream behind the last layer, [L, T, D]."""
         ids_T = self._check(np.asarray(token_ids, np.int64), cache)
         config = self.config
+        self._check_states(states, len(ids_T))
         embedded_TD = self._outer[Role.EMBEDDING][ids_T] * np.float32(config.embedding_scale)
         x_LTD = np.repeat(embedded_TD[None], config.num_lanes, axis=0)
         kind = Streams if config.altup is None else AltUpStreams
@@ -67,7 +76,7 @@ class ReferenceModel:
         for i, (modules, layer) in enumerate(zip(config.modules, self._layers, strict=True)):
             streams.enter(layer)
             layer_pass = LayerPass(
-                config, i, layer, self._outer, self._experts[i], cache, ids_T, streams.x
+                config, i, layer, self._outer, self._experts[i], cache, ids_T, streams.x, states
             )
             held = np.zeros(1, np.float32)  # what joins the streams with the next module's
             # A layer's modules in their order, each with the norms and the outputs of its place.
@@ -86,6 +95,8 @@ class ReferenceModel:
                     continue
                 if module.joint_norm:
                     gain = self._norm(held + gain, layer[Role.JOINT_NORM])
+                if module.replaces:
+                    streams.x = np.zeros_like(streams.x)
                 streams.join(place, layer, gain * np.float32(module.scale))
                 if module.stream_scale:
                     streams.x = streams.x * layer[Role.LAYER_SCALE][0]
@@ -113,6 +124,15 @@ class ReferenceModel:
         if self.config.head is Head.SUM:
             x_LTD = x_LTD.sum(axis=0, keepdims=True)
         return self._norm(x_LTD, self._outer[Role.FINAL_NORM])
+
+    def _check_states(self, states: Floats | None, width: int) -> None:
+        wanted = (width, self.config.hidden_size) if self.config.behind is not None else None
+        found = None if states is None else states.shape
+        if found != wanted:
+            raise RequestError(
+                f"states: expected {'none' if wanted is None else list(wanted)} with {width} "
+                f"tokens, got {'none' if found is None else list(found)}"
+            )
 
     def _check(self, ids_T: npt.NDArray[np.int64], cache: Cache) -> npt.NDArray[np.int64]:
         vocab = self.config.vocab_size

@@ -15,6 +15,7 @@ from monolane.model._fields import Fields, read_json_object
 from monolane.model._quant_config import parse_quantization, render_quantization
 from monolane.model._rotary import LongRopeScaling
 from monolane.model._tensors import TensorSpec, list_specs, quantized_specs
+from monolane.model.families._ahead import GGUF_AHEAD, ahead_of
 from monolane.model.families._family import Family
 from monolane.model.families._gguf import (
     AHEAD,
@@ -221,7 +222,13 @@ def gguf_specs(config: ModelConfig, stored: Container[str]) -> tuple[TensorSpec,
     """
     spelling = find_family(config).gguf
     assert spelling is not None
-    names = {**GGUF_NAMES, **spelling.names(config)}
+    names, fused = {**GGUF_NAMES, **spelling.names(config)}, FUSED_EXPERTS
+    if config.behind is not None:
+        last, names = names[Role.FINAL_NORM], GGUF_AHEAD.names(config.behind, names)
+        names[Role.FINAL_NORM] = (
+            names[Role.FINAL_NORM] if names[Role.FINAL_NORM] in stored else last
+        )
+        fused = GGUF_AHEAD.placed(config.behind, FUSED_EXPERTS)
     for joined, (part, *_) in JOINED.items():
         if joined not in names:
             continue
@@ -232,8 +239,8 @@ def gguf_specs(config: ModelConfig, stored: Container[str]) -> tuple[TensorSpec,
         if parted or not whole:
             del names[joined]
     mixtures = (i for i, layer in enumerate(config.layers) if layer.experts)
-    if any(FUSED_EXPERTS.format(i=i) in stored for i in mixtures):
-        names[Role.EXPERT_GATE] = names[Role.EXPERT_UP] = FUSED_EXPERTS
+    if any(fused.format(i=i) in stored for i in mixtures):
+        names[Role.EXPERT_GATE] = names[Role.EXPERT_UP] = fused
     return list_specs(config, names, frozenset(Role) - {Role.K_UP, Role.V_UP})
 
 
@@ -320,9 +327,40 @@ def tensor_specs(config: ModelConfig, most: int | None = None) -> tuple[TensorSp
     those that are there, wherever a config is read with its weights.
     """
     family = find_family(config)
-    names, shared = family.names(config), family.shared(config)
+    names, shared = tensor_names(config), family.shared(config)
     specs = list_specs(config, names, shared, family.columns_first, most, family.halves)
     return specs if config.quantization is None else quantized_specs(config, specs)
+
+
+def tensor_names(config: ModelConfig) -> Mapping[Role, str]:
+    """Return the names of a folder's tensors by their roles; see ``Family.names``."""
+    family = find_family(config)
+    names = family.names(config)
+    if config.behind is None:
+        return names
+    assert family.ahead is not None
+    return family.ahead.names(config.behind, names)
+
+
+def merged_names(config: ModelConfig) -> Mapping[Role, str]:
+    """Return the names of tensors that hold all experts of a layer; see ``Family.merged``."""
+    family = find_family(config)
+    if config.behind is None:
+        return family.merged
+    assert family.ahead is not None
+    placed, count = family.ahead.placed, config.behind
+    return {role: placed(count, name) for role, name in family.merged.items()}
+
+
+def find_ahead(
+    config: ModelConfig, stored: Container[str], gguf: bool = False
+) -> ModelConfig | None:
+    """Return the config of the layer that predicts further ahead; None where a model has none.
+
+    ``stored``: the names of the model's tensors; ``gguf``: they are those of a GGUF file.
+    """
+    family = find_family(config)
+    return ahead_of(config, GGUF_AHEAD if gguf and family.ahead else family.ahead, stored)
 
 
 def find_family(config: ModelConfig) -> Family:

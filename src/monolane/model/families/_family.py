@@ -12,6 +12,7 @@ from typing import Any
 
 from monolane.model._config import MAX_LAYERS, WEIGHT_DTYPES, ModelConfig
 from monolane.model._fields import Fields
+from monolane.model.families._ahead import AheadSpelling
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._rotary import write_rotary
 from monolane.ops import Role
@@ -43,6 +44,7 @@ class Family:
     surplus: Callable[[ModelConfig, str], bool] = lambda config, name: False
     render: Callable[[ModelConfig], dict[str, Any]]
     gguf: GgufSpelling | None = None  # how GGUF files spell it, where there are such
+    ahead: AheadSpelling | None = None  # the same of layers that predict further ahead, in folders
     # Where in config.json the decoder's fields are, with what they mean where they are not there.
     view: Callable[[Fields], Fields] = lambda fields: fields
 

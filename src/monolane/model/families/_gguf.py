@@ -163,7 +163,7 @@ LONG_ROPE = {
     "rope_factors_short.weight": "short_factor",
 }
 # How many of the last blocks predict tokens further ahead; an architecture that may have some has
-# this key in ``optional``. Their tensors are not read.
+# this key in ``optional``. See _ahead.py.
 AHEAD = "nextn_predict_layers"
 
 

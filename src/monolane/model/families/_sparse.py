@@ -84,7 +84,7 @@ def render_experts(mixture: Experts | None, count: str, shared: str) -> dict[str
 
 
 def read_gguf_blocks(fields: Fields) -> dict[str, Any]:
-    """Return how many layers of a GGUF file are read: not those that predict further ahead."""
+    """Return how many layers a GGUF file has, without those that predict further ahead."""
     blocks, ahead = layer_count(fields), fields.size(AHEAD, 0)
     if ahead >= blocks:
         raise fields.fault(AHEAD, f"fewer than all {blocks} blocks")

@@ -7,7 +7,7 @@ groups with the largest. The norms of the latents have an epsilon of their own, 
 
 YaRN's ``mscale_all_dim`` sharpens the scores: they are multiplied by the square of
 0.1 mscale_all_dim ln(factor) + 1. Layers behind ``num_hidden_layers`` in V3's files predict tokens
-further ahead; they are not read. Where a field is not there it means what Transformers takes for
+further ahead (_ahead.py). Where a field is not there it means what Transformers takes for
 it.
 """
 
@@ -20,6 +20,7 @@ from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._layer_config import LayerConfig
 from monolane.model._rotary import Rotary, YarnScaling
+from monolane.model.families._ahead import DEEPSEEK_AHEAD
 from monolane.model.families._family import render_common
 from monolane.model.families._gguf import AHEAD, GgufSpelling
 from monolane.model.families._rotary import read_rotary, read_sharpening, write_sharpening
@@ -316,6 +317,7 @@ DEEPSEEK_V3 = replace(
     render=_render_as("DeepseekV3", "deepseek_v3"),
     view=_with(_V3),
     gguf=_GGUF,
+    ahead=DEEPSEEK_AHEAD,
 )
 
 DEEPSEEK_V2 = replace(

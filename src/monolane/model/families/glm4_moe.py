@@ -1,7 +1,7 @@
 """GLM-4.5 and later, mixtures: experts as in DeepSeek-V3; half of each head turns.
 
 Norms of each head of queries and keys where ``use_qk_norm`` says so. Layers behind
-``num_hidden_layers`` in the files predict tokens further ahead; they are not read.
+``num_hidden_layers`` in the files predict tokens further ahead (_ahead.py).
 """
 
 from dataclasses import replace
@@ -10,6 +10,7 @@ from typing import Any
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._layer_config import LayerConfig
+from monolane.model.families._ahead import DEEPSEEK_AHEAD
 from monolane.model.families._family import layer_count
 from monolane.model.families._gguf import AHEAD, GGUF_NAMES, GgufSpelling, turned_part
 from monolane.model.families._rotary import read_rotary
@@ -88,6 +89,7 @@ GLM4_MOE = replace(
     fixed={"hidden_act": ("silu", "")},
     names=lambda config: _NAMES,
     surplus=_surplus,
+    ahead=DEEPSEEK_AHEAD,
     render=_render,
     gguf=GgufSpelling(
         architecture="glm4moe",

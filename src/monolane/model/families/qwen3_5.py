@@ -5,8 +5,8 @@
 
 What Qwen3-Next has in one tensor is in several here: q, k and v apart from z, and b apart from a,
 rows of each by kinds. Rotary positions have three numbers (``mrope_section``), which are one and
-the same in text. Tensors "mtp.", which predict tokens further ahead, are not read; in GGUF files
-they are the last blocks.
+the same in text. Tensors "mtp." predict tokens further ahead (_ahead.py); in GGUF files they are
+the last blocks.
 """
 
 from collections.abc import Mapping

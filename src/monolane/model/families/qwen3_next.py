@@ -3,8 +3,8 @@
 A layer's kind is in ``layer_types``; without it every ``full_attention_interval``-th layer attends,
 counted from 1. Mixtures are as in Qwen3-MoE, each with an MLP that all tokens share, behind a gate.
 Norms have scales 1 + w, but for that of a gated delta rule's outputs. Of a head's numbers the first
-``partial_rotary_factor`` are turned, a quarter where that is not said. Tensors "mtp.", which
-predict tokens further ahead, are not read; in GGUF files they are the last blocks.
+``partial_rotary_factor`` are turned, a quarter where that is not said. Tensors "mtp."
+predict tokens further ahead (_ahead.py); in GGUF files they are the last blocks.
 """
 
 from dataclasses import replace
@@ -16,6 +16,7 @@ from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._layer_config import LayerConfig
 from monolane.model._reduce import NOW
+from monolane.model.families._ahead import QWEN_AHEAD
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import AHEAD, GGUF_NAMES, GgufSpelling, turned_part
 from monolane.model.families._rotary import FULL, read_rotary
@@ -216,4 +217,5 @@ QWEN3_NEXT = replace(
     render=_render,
     view=_view,
     gguf=_GGUF,
+    ahead=QWEN_AHEAD,
 )

@@ -1,0 +1,1 @@
+"""What a layer that predicts further ahead begins with."""
