@@ -16,8 +16,8 @@ struct Draw {
   uint32_t top_k;            // 0: all tokens
   double top_p;              // 1: all tokens
   double min_p;              // 0: all tokens
-  float frequency_penalty;   // What each time drawn takes off a token's logit.
-  float presence_penalty;    // What having been drawn at all takes off it.
+  float frequency_penalty;   // Taken off a token's logit for each time that the answer has it.
+  float presence_penalty;    // Taken off a token's logit once the answer has it.
   float repetition_penalty;  // 1: none; divides positive logits of all seen
 };
 static_assert(sizeof(Draw) == 48);
