@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import monolane
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -39,6 +41,11 @@ def test_the_public_api_is_the_one_that_is_written_down(tmp_path: Path) -> None:
     changelog.write_text(changelog.read_text() + "\nThree things are gone.\n")
     assert written(copy).returncode == 0
     assert page.read_text().splitlines()[1:] == before[1:]
+
+
+def test_who_cites_it_names_this_version() -> None:
+    said = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {monolane.__version__}\n" in said
 
 
 def test_what_everyone_uses_is_in_it() -> None:
