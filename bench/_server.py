@@ -18,10 +18,16 @@ _END = 60.0  # seconds for a server to end when it is told to: Ray takes some
 
 
 @dataclass(frozen=True)
-class Server:
-    """Where a server that can be asked is, and what runs it."""
+class Address:
+    """Where a server that can be asked is."""
 
     url: str
+
+
+@dataclass(frozen=True)
+class Server(Address):
+    """A server of our own, and what runs it."""
+
     process: "subprocess.Popen[bytes]"
 
 

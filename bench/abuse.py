@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from _document import publish
-from _server import Server, server
+from _server import Address, Server, server
 
 from monolane.measure import Record, paced_engine, summary
 from monolane.serve import Policy, ServerOptions, serve
@@ -294,7 +294,7 @@ def head(path: str, length: int) -> bytes:
     return f"{start}Content-Length: {length}\r\n\r\n".encode()
 
 
-def connect(to: Server, data: bytes) -> socket.socket:
+def connect(to: Address, data: bytes) -> socket.socket:
     """Return a connection on which this has been sent."""
     connection = socket.create_connection(
         ("127.0.0.1", int(to.url.rpartition(":")[2])), timeout=300
@@ -309,7 +309,7 @@ def stream_of(to: Server, path: str, **body: Any) -> socket.socket:
     return connect(to, head(path, len(data)) + data)
 
 
-def request(to: Server, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+def request(to: Address, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
     """Return status and body of a reply."""
     connection = http.client.HTTPConnection(to.url.removeprefix("http://"), timeout=300)
     connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
@@ -319,7 +319,7 @@ def request(to: Server, method: str, path: str, body: bytes | None = None) -> tu
     return found
 
 
-def post(to: Server, path: str, body: bytes) -> None:
+def post(to: Address, path: str, body: bytes) -> None:
     """Post a body, whatever comes of it."""
     request(to, "POST", path, body)
 

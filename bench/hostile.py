@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from _document import publish
-from _server import Server, server
+from _server import Address, Server, server
 from abuse import CHAT, DEMO, MB, START, connect, head, post, status
 
 from monolane.measure import Record, summary
@@ -34,7 +34,7 @@ from monolane.measure import Record, summary
 CONNECTIONS = 64
 AMBIGUOUS = "root ::= s\ns ::= s s | s s s | s s s s | [a-z]"
 TIMEOUT = 600.0
-Send = Callable[[Server], object]
+Send = Callable[[Address], object]
 
 
 def posted(path: str, **body: object) -> Send:
@@ -43,7 +43,7 @@ def posted(path: str, **body: object) -> Send:
     return lambda to: post(to, path, data)
 
 
-def unread(to: Server) -> None:
+def unread(to: Address) -> None:
     """Ask for a stream and read nothing of it, until the server ends it."""
     body = {"prompt": "def f(x):", "max_tokens": 1000, "ignore_eos": True, "stream": True}
     data = json.dumps(body).encode()
@@ -105,13 +105,13 @@ def measured(kind: str, rounds: int, chats: int) -> Iterator[Record]:
                 refused += more
         peak = status(demo, "VmHWM")
     quiet, loud = (percentile([*itertools.chain(*times)]) for times in (alone, beside))
-    for what, times in (("alone", alone), (f"beside {connections(kind)}: {kind}", beside)):
-        samples = [percentile(one) for one in times]
+    for what, rows in (("alone", alone), (f"beside {connections(kind)}: {kind}", beside)):
+        samples = [percentile(one) for one in rows]
         found: Record = {"name": "hostile", "engine": "monolane", "attack": what}
         found |= summary(samples, f"ms: 99th percentile of a chat of one token, {what}")
-        found["median_chat"] = statistics.median(itertools.chain(*times))
+        found["median_chat"] = statistics.median(itertools.chain(*rows))
         found["chats"] = rounds * chats
-        if times is beside:
+        if rows is beside:
             found |= {"more_ms": loud - quiet, "refused": refused, "peak_mb": peak}
         yield found
 
@@ -169,7 +169,7 @@ def attackers(on: Server, kind: str) -> Iterator[None]:
 
 def attack(url: str, kind: str) -> None:
     """Send hostile requests until killed."""
-    to = Server(url, subprocess.Popen(["true"]))
+    to = Address(url)
     kinds = list(KINDS.values()) if kind == ALL else [KINDS[kind]]
     ready = threading.Barrier(connections(kind) + 1)
     for i in range(connections(kind)):
@@ -180,7 +180,7 @@ def attack(url: str, kind: str) -> None:
     threading.Event().wait()
 
 
-def _again(send: Send, to: Server, ready: threading.Barrier) -> None:
+def _again(send: Send, to: Address, ready: threading.Barrier) -> None:
     ready.wait()
     while True:
         with contextlib.suppress(OSError):

@@ -28,7 +28,7 @@ def engine() -> Iterator[Engine]:
 def test_hidden_states_are_what_the_head_reads(engine: Engine) -> None:
     ids = engine.prompt_ids(TEXT)
     model = ReferenceModel(engine._files.weights())
-    normed_LTD = model._normed(model._residual(ids, model.new_cache()))
+    normed_LTD = model._normed(model._residual(ids, model.new_cache(), None))
     heads = zip(normed_LTD, model._outer[Role.HEAD], strict=True)  # of each lane, [V / L, D]
     logits_TV = np.concatenate([y_TD @ head.T for y_TD, head in heads], axis=-1)
     # float32 sums of D terms: the rounding of each is half a unit of the largest partial sum.
