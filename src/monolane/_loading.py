@@ -83,7 +83,8 @@ class Loading:
     prefix_cache: str | int = option(
         "auto",
         help="Bytes of earlier sequences to keep, so that what prompts begin with is read "
-        "once: auto (a quarter of the free memory, at most 4G), off, or a size such as 512M.",
+        "once: auto (a quarter of the free memory, at most 4G or two sequences), off, or a size "
+        "such as 512M.",
         commands=_ENGINES,
         told=False,
         page="prefix-cache.md",

@@ -66,20 +66,47 @@ def test_with_tails_it_goes_on_from_a_tail_only() -> None:
     assert tree.nbytes == 6 * TOKEN + 2 * 2
 
 
-def test_tails_that_a_longer_sequence_makes_needless_are_dropped() -> None:
-    """The last two stay, where sequences part, and one for each distance."""
-    tree = PrefixTree(1 << 20, distance=10)
+STAYS = {12, 15, 24, 36, 39, 42}  # one for each distance, where two part, and the last two
+
+
+@pytest.mark.parametrize(
+    ("room", "more"),
+    [
+        (100, {3, 6, 9, 18, 21, 27, 30, 33}),
+        (len(STAYS) + 4, {21, 30, 33}),  # the nearer to the end, the closer
+        (len(STAYS) + 1, set()),
+    ],
+)
+def test_tails_stay_while_there_is_room(room: int, more: set[int]) -> None:
+    """Of those that others are close to, the ones go first whose loss costs least."""
     text = [*range(100)]
+    tree = PrefixTree(43 * TOKEN + 2 * room, distance=10)
     for end in range(3, 40, 3):
         put(tree, text[:end], tail=True)
     put(tree, [*text[:15], 99], tail=True)
     put(tree, text[:15], tail=True)  # where these two part
     put(tree, text[:42], tail=True)
-    stays = {12, 15, 24, 36, 39, 42}
     for end in range(1, 43):
-        resumed = max([stop for stop in stays if stop <= end], default=0)
+        resumed = max([stop for stop in STAYS | more if stop <= end], default=0)
         check(tree, text[:end], resumed)
-    assert tree.nbytes == 43 * TOKEN + 2 * (len(stays) + 1)
+    assert tree.nbytes == 43 * TOKEN + 2 * (len(STAYS | more) + 1)
+
+
+@pytest.mark.parametrize("lookups", [0, 300])
+def test_close_tails_give_way_to_what_is_in_use_and_not_to_old_talks(lookups: int) -> None:
+    tree = PrefixTree(42 * TOKEN + 2 * 3, distance=100)
+    other = [*range(50, 90)]
+    put(tree, other[:20], tail=True)
+    text = [*range(20)]
+    for end in range(2, 20, 2):
+        put(tree, text[:end], tail=True)
+    for _ in range(lookups):
+        tree.find("", text[:18])
+    put(tree, text, tail=True)
+    put(tree, [*text, 98, 99], tail=True)
+    check(tree, other[:20], 0 if lookups else 20)
+    check(tree, [*text[:8], 97], 8 if lookups else 0)
+    check(tree, [*text, 98, 99], 22)
 
 
 def test_namespaces_share_nothing() -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monolane import Engine, SamplingParams
-from monolane.engine import Stream
+from monolane.engine import Stream, _prefixes
 from monolane.engine._prefixes import prefix_budget
 from monolane.errors import BackendError, RequestError
 from monolane.model import parse_config, tensor_specs, write_checkpoint
@@ -165,7 +165,7 @@ def test_a_cancelled_prompt_is_kept_as_far_as_it_was_read(folder: Path) -> None:
     assert 0 <= engine.generate(TEXT[:301], ANSWER).timings.cache_n <= 300
 
 
-def test_budgets(folder: Path) -> None:
+def test_budgets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Engine.load(folder, "cpu", prefix_cache="off") as engine:
         executor = engine.backend.executor
         engine.generate(TEXT[:100], ANSWER)
@@ -175,6 +175,11 @@ def test_budgets(folder: Path) -> None:
     assert prefix_budget("3k", executor) == 3 << 10
     assert prefix_budget(77, executor) == 77
     assert 0 < prefix_budget("auto", executor) <= 4 << 30
+    for free, slot, found in ((8, 1, 2), (800, 1, 4), (800, 9, 18), (40, 9, 10)):  # GB
+        monkeypatch.setattr(executor, "cache_bytes", 3 * slot << 30)
+        monkeypatch.setattr(executor, "slots", 3)
+        monkeypatch.setattr(_prefixes, "available_bytes", lambda b=free + 3 * slot: b << 30)
+        assert prefix_budget("auto", executor) == found << 30
     for wrong in ("much", "-1", -1, 1.5, True, "1.5G", ""):
         with pytest.raises(RequestError, match="prefix_cache: expected 'auto', 'off' or bytes"):
             prefix_budget(wrong, executor)  # type: ignore[arg-type]

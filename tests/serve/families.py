@@ -73,8 +73,11 @@ FAMILIES = {
 }
 
 
-def write_family(folder: Path, family: Family) -> Path:
-    """Write a folder of this family, with random weights, and return it."""
+def write_family(folder: Path, family: Family, **fields: Any) -> Path:
+    """Write a folder of this family, with random weights, and return it.
+
+    ``fields`` are for config.json, in place of those of a small Laneformer.
+    """
     template = (TEMPLATES / f"{family.file}.jinja").read_text()
     (folder / "chat_template.jinja").write_text(template)
     named = {"bos_token": family.bos, "eos_token": family.eos, "unk_token": "<unk>"}
@@ -91,11 +94,15 @@ def write_family(folder: Path, family: Family) -> Path:
     library.train_from_iterator([template], trainer)
     library.add_tokens([tokenizers.AddedToken(one, normalized=False) for one in family.plain])
     library.save(str(folder / "tokenizer.json"))
-    _write_weights(folder, library.token_to_id(family.bos), library.token_to_id(family.eos))
+    ends = {
+        "bos_token_id": library.token_to_id(family.bos),
+        "eos_token_id": library.token_to_id(family.eos),
+    }
+    _write_weights(folder, ends | fields)
     return folder
 
 
-def _write_weights(folder: Path, bos: int, eos: int) -> None:
+def _write_weights(folder: Path, fields: dict[str, Any]) -> None:
     config: dict[str, Any] = {
         "model_type": "laneformer",
         "hidden_size": 32,
@@ -109,9 +116,8 @@ def _write_weights(folder: Path, bos: int, eos: int) -> None:
         "broadcast_delay": 1,
         "sliding_window": 16,
         "swa_layers": [0],
-        "bos_token_id": bos,
-        "eos_token_id": eos,
         "torch_dtype": "float32",
+        **fields,
     }
     (folder / "config.json").write_text(json.dumps(config))
     rng = np.random.default_rng(0)

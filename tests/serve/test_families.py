@@ -57,6 +57,27 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engi
         engine.close()
 
 
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [
+        ("qwen3.5", ["<|im_end|>"]),
+        ("llama3.1", ["<|eot_id|>"]),
+        ("nemo", ["[/INST]", "</s>"]),
+        ("gpt-oss", ["<|end|>"]),
+        ("deepseek-r1", ["<｜Assistant｜>", "<｜end▁of▁sentence｜>"]),
+    ],
+)
+def test_what_ends_a_message(engines: dict[str, Engine], name: str, ends: list[str]) -> None:
+    """Behind it a prompt is kept: see docs/prefix-cache.md."""
+    engine = engines[name]
+    assert engine.tokenizer is not None
+    found = engine.chat_template.message_ends(engine.tokenizer)
+    assert found == {engine.tokenizer.id_of(end) for end in ends}
+    refusing = ChatTemplate("{{ raise_exception('no') }}")
+    assert refusing.message_ends(engine.tokenizer) == frozenset()
+    assert ChatTemplate("{{ messages }}").message_ends(engine.tokenizer) == frozenset()
+
+
 def ask(**fields: Any) -> ChatAsked:
     return ChatRequest(**{"messages": [USER]} | fields).asked()
 

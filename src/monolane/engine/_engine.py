@@ -199,7 +199,8 @@ class Engine:
         eos = frozenset() if params.ignore_eos else self.eos_ids
         stop_ids = eos | frozenset(params.stop_ids)
         vocab = self.config.vocab_size
-        job = Job(prompt_ids, params, budget, stop_ids, vocab, constraint, namespace)
+        ends = self._message_ends()
+        job = Job(prompt_ids, params, budget, stop_ids, vocab, constraint, namespace, ends)
         return Stream(
             self.backend,
             self._slots,
@@ -284,6 +285,13 @@ class Engine:
                     found = stand_in(self.tokenizer, self.folder)
                 self._chat_template = found
         return self._chat_template
+
+    def _message_ends(self) -> frozenset[int]:
+        """Return the tokens that end messages of a prompt, as far as a template was read by now."""
+        template = self._chat_template
+        if template is None or self.tokenizer is None:
+            return self.eos_ids
+        return self.eos_ids | template.message_ends(self.tokenizer)
 
     def close(self) -> None:
         """Give back memory and threads. Harmless when called twice."""

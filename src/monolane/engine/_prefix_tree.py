@@ -1,18 +1,23 @@
 """Kept sequences as a radix tree over their tokens: what several begin with is there once.
 
 Each node holds the keys and values of a run of tokens behind those of its parent. The least
-recently used are forgotten first, down to the bytes allowed. Namespaces share nothing.
+recently used are forgotten first, down to the bytes allowed; of tails that lie close, those whose
+loss costs least. Namespaces share nothing.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from monolane.executor_api import Kept, KeptBytes
+
+# Where room is wanted, tails that lie close give way to what was looked up within so many look-ups,
+# some sixty requests; and older sequences to them, up to this part of the budget. So an agent has
+# many, beside the talks of yesterday, and costs nobody at work the only ones.
+_LATELY, _CLOSE_PART = 256, 0.25
 
 Tokens = npt.NDArray[np.int32]
 Ids = Sequence[int] | Tokens
@@ -26,6 +31,7 @@ class Node:
     tokens: Tokens
     kept: Kept
     children: "dict[int, Node]" = field(default_factory=dict)  # by the first of their tokens
+    used: int = 0  # at which look-up
 
     @property
     def nbytes(self) -> int:
@@ -49,13 +55,13 @@ class Found:
 class PrefixTree:
     """At most ``budget`` bytes of sequences; not for several threads at once.
 
-    ``distance``: of the tails that are left behind a longer sequence's last two; 0 for a model
-    without tails.
+    ``distance``: of the tails that a sequence has as long as it is there; 0 for a model without
+    tails.
     """
 
     def __init__(self, budget: int, distance: int) -> None:
         self.budget, self.distance = budget, distance
-        self.nbytes = 0
+        self.nbytes = self._lookups = 0
         self._roots: dict[str, Node] = {}
         # All nodes but roots, the least recently used first. A node comes after its children, for
         # whoever uses one uses its parents after it: the first is always a leaf.
@@ -64,6 +70,7 @@ class PrefixTree:
     def find(self, namespace: str, token_ids: Ids) -> Found:
         """Return the longest beginning of a sequence that there is; counts as a use of it."""
         path = self._walk(namespace, np.asarray(token_ids, np.int32))
+        self._lookups += 1
         self._use(node for node, _ in path)
         common = sum(count for _, count in path)
         if self.distance:
@@ -102,9 +109,8 @@ class PrefixTree:
             nodes[-1].kept = rows.part(0, rows.positions, kept)
             self.nbytes += kept.tail_nbytes
         self._use(nodes)
-        self._thin(nodes)
         while self.nbytes > self.budget:
-            self._forget(next(iter(self._order)))
+            self._make_room()
 
     def clear(self) -> None:
         """Forget all."""
@@ -165,23 +171,41 @@ class PrefixTree:
         self._order[node] = None
         self.nbytes += node.nbytes
 
-    def _thin(self, path: Sequence[Node]) -> None:
-        """Drop tails that a longer sequence has made needless: one may be as large as its rows.
+    def _make_room(self) -> None:
+        """Drop what is missed least: a tail that others are close to, or a node."""
+        oldest = next(iter(self._order))
+        age = self._lookups - oldest.used
+        # Of a sequence that takes all the room, the end is worth more than tails far before it.
+        distance = self.distance if age else self.budget
+        close = self._close_tails(distance) if self.distance else []
+        most = 0.0 if age < _LATELY else _CLOSE_PART * self.budget
+        if sum(tail.nbytes for tail in close) > most:
+            node = _cheapest(close)
+            self.nbytes -= node.kept.tail_nbytes or 0
+            node.kept = node.kept.part(0, node.kept.positions)
+        else:
+            self._forget(oldest)
 
-        Those of its last answer and last prompt stay, the last before sequences part, and of the
-        others one for each distance.
+    def _close_tails(self, distance: int) -> "list[_Tail]":
+        """Return the tails that may go, the least recently used first.
+
+        The last two of a sequence stay, of its last prompt and its last answer, the last one before
+        sequences part, and of the others one for each distance.
         """
-        ends = [*accumulate(len(node.tokens) for node in path)]
-        tails = [i for i, node in enumerate(path) if node.kept.tail_nbytes is not None]
-        last = 0
-        for i, following in pairwise(tails[:-1]):
-            parts = any(len(node.children) > 1 for node in path[i:following])
-            kept = path[i].kept
-            if ends[i] - last >= self.distance:
-                last = ends[i]
-            elif not parts:
-                self.nbytes -= kept.tail_nbytes or 0
-                path[i].kept = kept.part(0, kept.positions)
+        found: dict[Node, _Tail] = {}
+        # Nodes, the tokens from the last tail to them, and from the last that stays for its place.
+        below = [(node, 0, 0) for root in self._roots.values() for node in root.children.values()]
+        while below:
+            node, close, far = below.pop()
+            close, far = close + len(node.tokens), far + len(node.tokens)
+            if node.kept.tail_nbytes is not None:
+                if far >= distance:
+                    far = 0
+                elif (after := _to_next_but_last(node)) is not None:
+                    found[node] = _Tail(node, close, after)
+                close = 0
+            below += ((child, close, far) for child in node.children.values())
+        return [found[node] for node in self._order if node in found]
 
     def _forget(self, node: Node) -> None:
         parent = node.parent
@@ -194,15 +218,66 @@ class PrefixTree:
 
     def _use(self, path: "Sequence[Node] | Iterator[Node]") -> None:
         for node in reversed([*path]):
+            node.used = self._lookups
             self._order.move_to_end(node)
 
 
-def _up(node: Node) -> Iterator[Node]:
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """A tail that may go: of which node, and the tokens from the tail before, to the one behind."""
+
+    node: Node
+    before: int
+    after: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.node.kept.tail_nbytes or 0
+
+
+def _cheapest(tails: Sequence[_Tail]) -> Node:
+    """Return the node whose tail is missed least, of the sequence that was used least recently.
+
+    Without it so many tokens more are read again as lie before it. That is the less likely the
+    further it is from the end: an agent's changes are mostly of late. So what is left lies the
+    closer, the nearer the end is.
+    """
+    ways: dict[Node, int] = {}  # tokens from the end of a node to that of the sequence
+    way = tails[0].after
+    for node in _up(tails[0].node):
+        ways[node] = way
+        way += len(node.tokens)
+    found = [tail for tail in tails if tail.node in ways]
+    return min(found, key=lambda tail: tail.before / ways[tail.node]).node
+
+
+def _to_next_but_last(node: Node) -> int | None:
+    """Return the tokens to the next tail; None if sequences part before it, or it is the last."""
+    count = 0
+    while len(node.children) == 1:
+        (node,) = node.children.values()
+        count += len(node.tokens)
+        if node.kept.tail_nbytes is not None:
+            return count if any(map(_has_tail, node.children.values())) else None
+    return None
+
+
+def _has_tail(node: Node) -> bool:
+    """Tell whether a node or one below it has a tail."""
+    below = [node]
+    while below:
+        at = below.pop()
+        if at.kept.tail_nbytes is not None:
+            return True
+        below += at.children.values()
+    return False
+
+
+def _up(node: Node | None) -> Iterator[Node]:
     """Yield a node and its parents, without the root."""
-    at: Node | None = node
-    while at is not None and at.parent is not None:
-        yield at
-        at = at.parent
+    while node is not None and node.parent is not None:
+        yield node
+        node = node.parent
 
 
 def _common(a: Tokens, b: Tokens) -> int:

@@ -5,7 +5,7 @@ What is kept lies outside the slots, in host memory; docs/prefix-cache.md says w
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +23,13 @@ log = logging.getLogger("monolane.engine")
 # Tokens between two cuts of a long prompt, where windowed layers can be resumed at cuts only. As
 # many as the window where that is wider: then tails take no more than all positions would.
 _DISTANCE = 1024
+# Ends of messages that are closer than so many tokens behind a cut get none of their own: what is
+# read again is one narrow pass, and so is a pause.
+_CLOSE = 16
 # "auto": this part of the memory that is available when the model has been loaded, less what its
-# sequences will take, and no more than so many bytes, some ten thousand tokens of a 2B model.
-_AUTO_PART, _AUTO_MOST = 0.25, 4 << 30
+# sequences will take, and no more than so many bytes, some ten thousand tokens of a 2B model, or
+# than two whole sequences take.
+_AUTO_PART, _AUTO_MOST, _AUTO_SEQUENCES = 0.25, 4 << 30, 2
 
 # "auto", "off", bytes, or bytes as text, such as "512M".
 Budget = str | int
@@ -45,17 +49,24 @@ class Prefixes:
     def __init__(self, backend: SharedExecutor, budget: int) -> None:
         tail = backend.executor.tail_positions
         self.tree = PrefixTree(budget, max(_DISTANCE, tail) if tail else 0)
-        # A prompt is cut at a multiple of this from where its reading begins: of the tokens that a
-        # pass carries, so that a cut costs no pass.
+        # Where nothing asks for a place to the token, a prompt is cut at a multiple of this from
+        # the cut before: of the tokens that a pass carries, so that a cut costs no pass.
         self._step = backend.executor.plan.max_width if backend.executor.plan else 1
         self._backend = backend
         self._lock = threading.Lock()  # of the tree
         self._losses = 0  # of all that was kept, seen so far
 
-    def resume(self, namespace: str, slot: int, prompt_ids: Sequence[int]) -> Resumed:
+    def resume(
+        self,
+        namespace: str,
+        slot: int,
+        prompt_ids: Sequence[int],
+        message_ends: Collection[int] = frozenset(),
+    ) -> Resumed:
         """Put the longest known beginning of a prompt into an empty slot.
 
-        Never all of it: the last token is fed, for its logits.
+        Never all of it: the last token is fed, for its logits. ``message_ends``: tokens behind
+        which another message begins.
         """
         if not self.tree.budget:
             return Resumed(0, ())
@@ -64,7 +75,9 @@ class Prefixes:
             found = self.tree.find(namespace, prompt_ids[:-1])
         for kept, count in found.parts:  # which stay as they are, should the tree forget them
             self._backend.restore(slot, kept, count)
-        return Resumed(found.resumed, self._cuts(found.resumed, found.common, len(prompt_ids) - 1))
+        begin, end = found.resumed, len(prompt_ids) - 1
+        ends = [i for i in range(begin + 1, end) if prompt_ids[i - 1] in message_ends]
+        return Resumed(begin, self._cuts(begin, found.common, end, ends))
 
     def keep(self, namespace: str, slot: int, token_ids: Sequence[int]) -> None:
         """Keep what a slot holds of these tokens, which it begins with.
@@ -131,18 +144,30 @@ class Prefixes:
         executor = self._backend.executor
         return f"{fingerprint(files.weight_files())} {executor.identity()} {executor.context}"
 
-    def _cuts(self, begin: int, common: int, end: int) -> tuple[int, ...]:
+    def _cuts(self, begin: int, common: int, end: int, ends: Sequence[int]) -> tuple[int, ...]:
         """Return where to pause: at the end of the prompt, for an answer may go another way.
 
         Without windowed layers the whole sequence can be resumed anywhere, once it is kept at its
-        end; a pause serves those that come while it runs. With them, also where this prompt leaves
-        what is known, as others may do after it, and at distances.
+        end; a pause serves those that come while it runs. With them, also where each message ends,
+        for it may be followed by another one, or by a changed one; where this prompt leaves what is
+        known, as others may do after it; and at distances.
         """
-        marks = {end} if self.tree.distance or self._backend.slots > 1 else set()
-        if distance := self.tree.distance:
-            marks |= {common, *range(begin + distance, end, distance)}
-        cuts = {mark - (mark - begin) % self._step for mark in marks}
-        return tuple(sorted(cut for cut in cuts if cut > begin))
+        distance = self.tree.distance
+        if not distance:
+            ends = ()
+        marks = {end} if distance or self._backend.slots > 1 else set()
+        marks |= {common} if distance else set()
+        exact = set(ends)
+        cuts, at = [], begin
+        for mark in sorted(marks | exact):
+            while distance and mark - at > distance:
+                at += distance - distance % self._step
+                cuts.append(at)
+            cut = mark if mark in exact else mark - (mark - at) % self._step
+            if cut - at >= (_CLOSE if mark in exact else 1):
+                cuts.append(cut)
+                at = cut
+        return tuple(cuts)
 
 
 def prefix_budget(wanted: Budget, executor: Executor) -> int:
@@ -151,7 +176,8 @@ def prefix_budget(wanted: Budget, executor: Executor) -> int:
         return 0
     if wanted == "auto":
         free = available_bytes() - executor.cache_bytes
-        return min(int(_AUTO_PART * max(0, free)), _AUTO_MOST)
+        most = max(_AUTO_MOST, _AUTO_SEQUENCES * executor.cache_bytes // executor.slots)
+        return min(int(_AUTO_PART * max(0, free)), most)
     budget = read_bytes(wanted)
     if budget is None:
         raise RequestError(

@@ -29,6 +29,7 @@ class Job:
     vocab: int
     constraint: Constraint | None = None
     namespace: str = ""  # of the prefixes and answers that it may use and leave
+    message_ends: frozenset[int] = frozenset()  # tokens that end messages of the prompt
 
 
 class Stream(Iterator[Piece]):
@@ -231,7 +232,7 @@ class Stream(Iterator[Piece]):
             )
             self.prompt_logprobs = tuple(scores)
             return prompt_ids[self._backend.length(slot) :]
-        resumed = self._prefixes.resume(self.namespace, slot, prompt_ids)
+        resumed = self._prefixes.resume(self.namespace, slot, prompt_ids, self._job.message_ends)
         begin = self._cached = resumed.length
         self._resumed = True
         for cut in resumed.cuts:

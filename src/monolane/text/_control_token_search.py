@@ -19,6 +19,13 @@ class Spellings:
         self._beginnings = {text[:cut] for text in self.all for cut in range(1, len(text))}
         self._reach = max((len(text) for text in self.all), default=0)
 
+    def first(self, text: str) -> str | None:
+        """Return the spelling that begins first in a text, the longest of those; None if none."""
+        found = self._overlapping.search(text)
+        if found is None:
+            return None
+        return max((one for one in self.all if text.startswith(one, found.start())), key=len)
+
     def starts(self, text: str) -> list[int]:
         """Return each place where a spelling begins, overlapping ones too, or may begin.
 

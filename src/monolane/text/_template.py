@@ -8,7 +8,7 @@ Jinja is imported by the first template, not with this module: it takes as long 
 own start, and a text that is only to be continued needs none.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -47,6 +47,7 @@ _TRUSTED = ("assistant", "system", "developer")
 # Ends the last message while it is rendered. The space tells whether the template trims.
 _END = "\ufdefend\ufdef "
 _PROBE = ("first-part-3f1c", "second-part-9b27")  # texts that no template has of its own
+_ROLES = ("user", "assistant")
 
 
 class ChatTemplate:
@@ -80,6 +81,7 @@ class ChatTemplate:
         self._characters = frozenset(source)
         self._special_tokens = dict(special_tokens)
         self._compiled, self.variables = _compile(source, name)
+        self._ends: tuple[Tokenizer, frozenset[int]] | None = None  # found once
 
     @staticmethod
     def open(folder: Path) -> "ChatTemplate":
@@ -177,6 +179,28 @@ class ChatTemplate:
         text = self._run(chat, extra, add_generation_prompt, continue_final)
         ids = tokenizer.encode_rendered(marks.unescape(text), marks.chars)
         return self._begun(ids, tokenizer.bos_id) if self._begins else ids
+
+    def message_ends(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Return the control tokens that come first behind a user's and an assistant's text.
+
+        None where the template refuses such a chat, or has no such tokens.
+        """
+        if self._ends is None or self._ends[0] is not tokenizer:
+            self._ends = tokenizer, frozenset(self._find_ends(tokenizer))
+        return self._ends[1]
+
+    def _find_ends(self, tokenizer: Tokenizer) -> Iterator[int]:
+        asked, said = (
+            {"role": role, "content": text} for role, text in zip(_ROLES, _PROBE, strict=True)
+        )
+        try:
+            text = self._rendered(self._chat([asked, said, asked]), self._extra(None, {}), True)
+        except TextError:
+            return
+        for part in _PROBE:
+            spelled = tokenizer.control_spellings.first(text.partition(part)[2])
+            if spelled is not None and (token := tokenizer.id_of(spelled)) is not None:
+                yield token
 
     @staticmethod
     def _begun(ids: list[int], bos: int | None) -> list[int]:
