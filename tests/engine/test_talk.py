@@ -23,7 +23,7 @@ WORDS = 8  # and all ids from here on
 TURNS, RESTART = 35, 25  # before this turn
 # Turns that send something before what the turn before has ended with in other words than it had.
 CHANGED = (6, 10, 14, 17, 21, 31, 34)
-CLOSE = 16  # Of ends of messages so close behind another place that is kept, none is.
+PASS = 64  # tokens: the end of a message that one pass reaches may not be kept
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -210,7 +210,7 @@ def test_a_turn_reads_what_is_new(folder: Path, tmp_path: Path) -> None:
     """Also the first behind a restart, and those that change or leave what was said before."""
     turns = talk(folder, tmp_path / "prefixes", checked=(*CHANGED, RESTART))
     assert len(turns) == TURNS
-    assert [i for i, turn in enumerate(turns) if turn.known - turn.cached >= CLOSE] == []
+    assert [i for i, turn in enumerate(turns) if turn.known - turn.cached >= PASS] == []
     assert [i for i, turn in enumerate(turns) if turn.goes_on and turn.known != turn.cached] == []
     # What has to be read of so many tokens: the talk asks for something.
     assert sum(turn.prompt for turn in turns) > 4 * sum(turn.prompt - turn.known for turn in turns)

@@ -24,8 +24,9 @@ log = logging.getLogger("monolane.engine")
 # many as the window where that is wider: then tails take no more than all positions would.
 _DISTANCE = 1024
 # Ends of messages that are closer than so many tokens behind a cut get none of their own: what is
-# read again is one narrow pass, and so is a pause.
-_CLOSE = 16
+# read again is one narrow pass, and so is a pause. Nor do those in the last tokens of a prompt, so
+# many at most, which one pass reads: a short question is answered as soon as ever.
+_CLOSE, _AT_ONCE = 16, 64
 # "auto": this part of the memory that is available when the model has been loaded, less what its
 # sequences will take, and no more than so many bytes, some ten thousand tokens of a 2B model, or
 # than two whole sequences take.
@@ -164,7 +165,7 @@ class Prefixes:
                 at += distance - distance % self._step
                 cuts.append(at)
             cut = mark if mark in exact else mark - (mark - at) % self._step
-            if cut - at >= (_CLOSE if mark in exact else 1):
+            if cut - at >= (_CLOSE if mark in exact else 1) and end - at >= _AT_ONCE:
                 cuts.append(cut)
                 at = cut
         return tuple(cuts)
