@@ -126,6 +126,7 @@ class Loading:
         None,
         help="Add a LoRA adapter, a folder in PEFT's layout, to the model's matrices (CPU); of "
         "'serve' NAME=FOLDER, for requests whose model is NAME, repeatable.",
+        word=Path,
         named=("serve",),
         commands=_ENGINES,
         refused={"cuda": ""},

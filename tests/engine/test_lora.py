@@ -98,13 +98,24 @@ def test_logits_are_the_merged_model_s(kind: str, backend: str, tmp_path: Path) 
         assert np.array_equal(one_by_one, found[:40])
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize(
+    ("dtype", "workers", "isa"),
+    [
+        *((dtype, n, "auto") for dtype in ("float32", "bfloat16", "int8") for n in (1, 2, 3)),
+        ("bfloat16", 2, "tiles_portable"),  # where a prompt has passes of 96 rows
+    ],
+)
 def test_each_of_a_batch_has_the_bits_that_it_has_alone(
-    workers: int, dtype: str, model: Path, adapters: dict[str, Path]
+    dtype: str,
+    workers: int,
+    isa: str,
+    model: Path,
+    adapters: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("MONOLANE_ISA", isa)
     asked = ["a", "", "b", "a"]
-    prompts = [IDS[:90], IDS[:70], IDS[:90], IDS[5:9]]
+    prompts = [IDS[:99], IDS[:70], IDS[:90], IDS[5:9]]
 
     def run(executor: Any, slots: list[int]) -> dict[int, list[tuple[int, object]]]:
         for slot in slots:
