@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from conftest import PATIENCE, ServerProcess, demo_command
 
 from monolane import Engine, SamplingParams
 from tests.peft_folders import LANES, write_adapter
@@ -47,8 +48,6 @@ def folders(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 @pytest.fixture(scope="module")
 def server(tiny_model: Path, folders: dict[str, Path]) -> Iterator[httpx.Client]:
-    from conftest import PATIENCE, ServerProcess, demo_command
-
     options = ("--model", str(tiny_model), "--name", "base", "--policy", "share:3")
     loras = [word for name, folder in folders.items() for word in ("--lora", f"{name}={folder}")]
     process = ServerProcess(demo_command(*options, "--prefix-cache", "64M", *loras))
