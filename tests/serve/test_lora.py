@@ -8,10 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import PATIENCE, ServerProcess, demo_command
 
 from monolane import Engine, SamplingParams
 from tests.peft_folders import LANES, write_adapter
+
+from .conftest import PATIENCE, ServerProcess, demo_command
 
 MESSAGES = [{"role": "user", "content": "What is it?"}]
 # Of each API: its path, the body, and where the text of the answer is.
