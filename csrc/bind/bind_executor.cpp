@@ -29,6 +29,7 @@ namespace {
 
 using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Parts = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using Tokens = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using States = Table;  // [T, D], beside tokens
 using Rows = nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
@@ -452,6 +453,27 @@ void bind_executor(nb::module_& m) {
           },
           "gate"_a, "up"_a, "down"_a, "head"_a, "tokens"_a, "norm_eps"_a,
           "Have heads draft tokens, see csrc/draft/heads_drafter.h; what is given is copied.")
+      .def(
+          "add_adapter",
+          [](BoundExecutor& e, int adapter, int layer, int role, const Parts& down,
+             const Parts& up) {
+            const auto list = [](const Parts& x) {
+              return std::vector<float>(x.data(), x.data() + x.size());
+            };
+            const size_t lanes = static_cast<size_t>(e.executor.plan().header.lanes);
+            if (down.shape(0) != lanes || up.shape(0) != lanes || up.shape(2) != down.shape(1)) {
+              refuse("adapter: expected A [L, r, K] and B [L, R, r] of one rank");
+            }
+            e.executor.add_adapter(adapter, layer, static_cast<WeightRole>(role),
+                                   {static_cast<int64_t>(down.shape(1)), list(down), list(up)});
+          },
+          "adapter"_a, "layer"_a, "role"_a, "down"_a, "up"_a,
+          "Have an adapter, counted from 1 on, add B A to a matrix, see csrc/ops/adapters.h; what "
+          "is given is copied.")
+      .def(
+          "give_adapter",
+          [](BoundExecutor& e, int slot, int adapter) { e.executor.give_adapter(slot, adapter); },
+          "slot"_a, "adapter"_a, "Have an empty slot's sequence be that of an adapter; 0: of none.")
       .def(
           "script",
           [](BoundExecutor& e, int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {

@@ -35,6 +35,7 @@ Forward::Forward(Plan plan_, const Seat& seat, ModelWeights weights_, const Kern
       kernels(kernels_),
       activation(activation_),
       exchange(plan, seat),
+      adapters(plan, slots),
       sequences(plan, seat.rank, seat.ranks, slots, kv_format),
       cache(sequences.cache),
       states(sequences.states),

@@ -15,6 +15,7 @@
 #include "abi/plan.h"
 #include "kernels/kernels.h"
 #include "memory/arena.h"
+#include "ops/adapters.h"
 #include "ops/weights.h"
 #include "ranks/exchange.h"
 #include "state/sequences.h"
@@ -44,6 +45,7 @@ struct Forward {
   const Kernels& kernels;
   const Activation activation;  // where a matrix's format takes it
   Exchange exchange;
+  Adapters adapters;
   Sequences sequences;
   KvCache& cache;
   RecurrentStates& states;

@@ -34,6 +34,7 @@ void run_gate_up(Forward& f, Worker& w, const PlanPhase& phase) {
     const int64_t begin = lane * part.rows + first - own.begin;
     product(f, up_rows, begin, begin + count, up_kind, w.packed_lane(up_kind, lane, width), width,
             up, count);
+    if (f.adapters.in_use()) add_adapted(f, w, phase, 1, lane, first, count, up, count);
     if (mlp.gate_scale != 1.0f) scale_by(gate, mlp.gate_scale, width * count);
     for (int64_t t = 0; t < width; ++t) {
       gate_up(gate + t * count, up + t * count, count, hidden(lane, t) + first);

@@ -25,8 +25,9 @@ void pack(const Forward& f, const Worker& w, const PlanPhase& phase, const float
     const uint32_t bit = 1u << static_cast<int>(kind);
     if ((packed & bit) == 0)
       f.kernels.pack(kind, x, columns, width, w.packed_lane(kind, lane, width));
-    packed |= bit;
+    packed |= bit;  // a kind that an earlier matrix takes too is there already
   }
+  if (f.adapters.in_use()) lower_inputs(f, w, phase, x, columns, lane, width);
 }
 
 void product(const Forward& f, const OwnRows& matrix, int64_t row_begin, int64_t row_end,

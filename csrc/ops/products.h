@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ops/adapted_products.h"
 #include "ops/worker.h"
 
 namespace monolane {
@@ -20,8 +21,8 @@ PlanShare share(const Forward& f, const Worker& w, int32_t table);
 const OwnRows& rows(const Forward& f, const Worker& w, const PlanPhase& phase, int64_t index,
                     int64_t expert = 0);
 
-// Packs the inputs of a phase, [T, columns] of a lane, in each kind that its matrices take. A kind
-// that an earlier matrix takes too is there already.
+// Packs the inputs of a phase, [T, columns] of a lane, in each kind that its matrices take, and
+// makes what adapters make of them.
 void pack(const Forward& f, const Worker& w, const PlanPhase& phase, const float* x,
           int64_t columns, int64_t lane, int64_t width);
 
@@ -34,8 +35,8 @@ void product(const Forward& f, const OwnRows& matrix, int64_t row_begin, int64_t
 void store_side_by_side(Forward& f, Worker& w, const PlanPhase& phase, float* out, int64_t columns);
 
 // Multiplies the worker's share of a matrix with the packed activations of each lane it falls on,
-// piece by piece: place(lane of the group, first row within the lane, rows) says where the products
-// go, and store(the same, y) is told when they are there.
+// and adds what adapters make of these, piece by piece: place(lane of the group, first row within
+// the lane, rows) says where the products go, and store(the same, y) is told when they are there.
 template <typename Place, typename Store>
 void multiply(Forward& f, Worker& w, const PlanPhase& phase, int64_t index, Place place,
               Store store) {
@@ -50,6 +51,7 @@ void multiply(Forward& f, Worker& w, const PlanPhase& phase, int64_t index, Plac
     const Products to = place(lane, first, count);
     product(f, matrix, begin, begin + count, kind, w.packed_lane(kind, lane, f.pass.width),
             f.pass.width, to.y, to.stride);
+    if (f.adapters.in_use()) add_adapted(f, w, phase, index, lane, first, count, to.y, to.stride);
     store(lane, first, count, to.y);
     row += count;
   }

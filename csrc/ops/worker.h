@@ -48,6 +48,7 @@ struct Worker {
   std::unique_ptr<Arena> scores;        // [kAttendQueries, chunk]
   std::unique_ptr<Arena> scratch;       // of the module that needs most; see Scratch
   std::unique_ptr<Arena> cosine, sine;  // [PlanRotary, max_width, most_angles], times amplitude
+  AdapterRoom adapter_room;             // where there are adapters
   SavedKv kept;                         // of the group, in its first worker
   std::vector<Span> spans;
   SimulatedStream stream;  // where phases are timed

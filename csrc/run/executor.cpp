@@ -187,6 +187,26 @@ void Executor::set_heads(const HeadsWeights& heads) {
       forward_.sequences.slots()));
 }
 
+void Executor::add_adapter(int adapter, int64_t layer, WeightRole role, LowRank part) {
+  check_idle("adapter");
+  if (forward_.exchange.ranks() != 1) {
+    throw std::invalid_argument("adapter: expected one rank, got several");
+  }
+  forward_.adapters.add(adapter, layer, role, std::move(part));
+  const int64_t rank = forward_.adapters.highest_rank();
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    worker->adapter_room.reserve(forward_.plan, forward_.kernels, rank);
+  }
+}
+
+void Executor::give_adapter(int slot, int adapter) {
+  if (const int64_t held = sequences("adapter").length(slot); held > 0) {
+    throw std::invalid_argument("adapter: expected an empty slot, got one with " +
+                                std::to_string(held) + " tokens");
+  }
+  forward_.adapters.give(slot, adapter);
+}
+
 void Executor::start(std::vector<Advance> advances) { begin(std::move(advances)); }
 
 void Executor::logits(int slot, std::vector<int32_t> tokens, std::vector<float> states,

@@ -74,6 +74,13 @@ class Executor final : public DraftModel {
   // the model's, or there are several ranks.
   void set_heads(const HeadsWeights& heads);
 
+  // Adds a part of an adapter; see Adapters::add, which throws.
+  void add_adapter(int adapter, int64_t layer, WeightRole role, LowRank part);
+
+  // Has a slot's sequence, which has no token yet, be that of an adapter; see Adapters::give.
+  // Throws std::invalid_argument where it has some.
+  void give_adapter(int slot, int adapter);
+
   // For tests and measurements: see Speculation::script.
   void script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {
     check_idle("script");

@@ -39,6 +39,7 @@ void PassScheduler::begin_chore(const Chore& chore) {
 void PassScheduler::begin_epoch(std::vector<Advance> advances, OnToken on_token) {
   check(advances);
   running_.clear();
+  f_.adapters.begin(advances);
   for (Advance& advance : advances) {
     f_.cache.reach(advance.slot, f_.sequences.length(advance.slot) + advance.tokens.size());
     if (advance.drafts != 0) {

@@ -72,6 +72,7 @@ void SavedSequences::copy(int source, int target) {
   f_.cache.reach(target, end);
   run_chore_({.kind = Chore::kCopy, .slot = source, .target = target, .end = end});
   f_.sequences.copied(source, target);
+  f_.adapters.copied(source, target);
 }
 
 }  // namespace monolane

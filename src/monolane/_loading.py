@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monolane._options import Option, option, options_of
-from monolane.errors import BackendError
+from monolane.errors import BackendError, RequestError
 
 if TYPE_CHECKING:
     from monolane.executor_api import RankAddresses
@@ -123,6 +123,17 @@ class Loading:
         auto="refuses",
         page="speculation.md",
     )
+    lora: Any = option(  # as engine._adapters reads it; executors are given adapters
+        None,
+        help="Add a LoRA adapter, a folder in PEFT's layout, to the model's matrices (CPU); of "
+        "'serve' NAME=FOLDER, for requests whose model is NAME, repeatable.",
+        word=Path,
+        named=("serve",),
+        commands=_ENGINES,
+        refused={"cuda": ""},
+        alone="each of them has a part of the model's matrices",
+        page="adapters.md",
+    )
     heads: str | Path | None = option(
         None,
         help="Have heads of 'monolane tune heads' draft tokens (CPU).",
@@ -200,6 +211,11 @@ class Loading:
         for name in self.given():
             if backend not in OPTIONS[name].honoured_by:
                 raise OPTIONS[name].refusal(name, backend, self)
+            if (why := OPTIONS[name].alone) and self.rank_count > 1:
+                raise RequestError(
+                    f"{name}: expected 1 rank, got {self.rank_count}: {why}; leave {name} or "
+                    "ranks out"
+                )
 
     @staticmethod
     def of(backend: str, dtype: str, context: int, slots: int, more: dict[str, Any]) -> "Loading":

@@ -42,6 +42,8 @@ class Option:
     ranks     plain, and the same in all ranks of a model: it crosses to their processes
     refused   backend -> why it does not honour the option, "" where a plain sentence does; may name
               {backend}, {value} and {of}, all options
+    alone     why several ranks do not honour it; "": they do
+    named     commands in which it may be given several times, each time with a name: NAME=VALUE
     auto      what backend "auto" does where this is given: it "chooses" one that honours it, it
               "falls" back to the processor, it "refuses" where there is a GPU, or "opens" a GPU
               all the same, which then refuses it
@@ -63,6 +65,8 @@ class Option:
     told: bool = True
     ranks: bool = False
     refused: Mapping[str, str] | None = None
+    alone: str = ""
+    named: tuple[str, ...] = ()
     auto: str = "chooses"
     error: type[MonolaneError] = RequestError
     page: str = ""

@@ -55,6 +55,7 @@ WORDS = {
     "head": "many",
     "lengths": "long",
     "listen": "here",
+    "lora": "here",
     "objective": "fame",
     "order": "sideways",
     "override_generation_config": "{",

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from monolane import Engine
 from monolane.errors import CheckpointError
 from monolane.hf import LaneformerForCausalLM
 from monolane.model import Checkpoint, read_config
@@ -147,3 +148,19 @@ def test_an_adapter_is_merged_whole_or_not_at_all(
     said = {"missing": "missing: ", "surplus": "not the model's: "}[change]
     with pytest.raises(CheckpointError, match=said):
         merge_adapter(load(chat_model), tmp_path / "adapter")
+
+
+def test_the_adapter_serves_without_a_merge(chat_model: Path, tmp_path: Path) -> None:
+    """What ``monolane sft --lora`` leaves beside the merged folder, at run time."""
+    data = write_chats(tmp_path / "chats.jsonl", CHATS)
+    tuned = tune_folder(chat_model, data, tmp_path / "out", RECIPE)
+    ids = torch.randint(0, 320, (20,)).tolist()
+    for backend in ("cpu", "reference"):
+        with Engine.load(tmp_path / "out", backend) as engine:
+            wanted = engine.logits(ids)
+        with Engine.load(chat_model, backend, lora=tuned.adapter) as engine:
+            found = engine.logits(ids)
+        with Engine.load(chat_model, backend) as engine:
+            plain = engine.logits(ids)
+        assert np.abs(found - wanted).max() < 1e-4
+        assert np.abs(plain - wanted).max() > 0.1

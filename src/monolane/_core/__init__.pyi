@@ -172,6 +172,14 @@ class Executor:
         Have heads draft tokens, see csrc/draft/heads_drafter.h; what is given is copied.
         """
 
+    def add_adapter(self, adapter: int, layer: int, role: int, down: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], up: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)]) -> None:
+        """
+        Have an adapter, counted from 1 on, add B A to a matrix, see csrc/ops/adapters.h; what is given is copied.
+        """
+
+    def give_adapter(self, slot: int, adapter: int) -> None:
+        """Have an empty slot's sequence be that of an adapter; 0: of none."""
+
     def script(self, slot: int, drafts: Sequence[int], draws: Sequence[int]) -> None:
         """
         By position of a slot's sequence, what is drafted, and what is drawn in the model's stead; for tests and measurements.

@@ -104,7 +104,9 @@ def _described(kind: Any, command: str) -> Iterator[inspect.Parameter]:
         default = None if said.deferred else defaults[name]
         if default is not None:
             default = said.word(default)
-        word = said.word if default is not None else said.word | None
+        word: Any = said.word if default is not None else said.word | None
+        if command in said.named:
+            word = list[str] | None
         spelled = [f"--{name.replace('_', '-')}", *([said.short] if said.short else ())]
         shown = typer.Option(*spelled, min=said.least, help=said.help)
         yield _parameter(name, Annotated[word, shown], default)

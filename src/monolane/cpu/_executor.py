@@ -20,7 +20,7 @@ from monolane.cpu._native import Native, Setting, check_workers
 from monolane.cpu._rank_messages import STALLED
 from monolane.cpu._ranked_kv import RankParts
 from monolane.cpu._remote_ranks import JoinedRanks
-from monolane.cpu._weights import check_config
+from monolane.cpu._weights import ROLES, check_config
 from monolane.errors import BackendError, RankError, RequestError
 from monolane.executor_api import (
     SPAN,
@@ -33,10 +33,11 @@ from monolane.executor_api import (
     RankAddresses,
     TokenEvent,
     bytes_of,
+    check_adapt,
     pack,
     unpack_tokens,
 )
-from monolane.model import Heads, ModelConfig, Weights, digest, find_lanes
+from monolane.model import Adapter, Heads, ModelConfig, Weights, digest, find_lanes
 from monolane.plan import pass_cost
 
 log = logging.getLogger("monolane.cpu")
@@ -53,7 +54,8 @@ class CpuExecutor(Executor):
     link_delay  seconds until a rank sees what another published; to measure what a link would cost
     timed       phases take the times of ``set_times``; to measure what an exchange hides
     draft_dtype as dtype, of the model that drafts
-    options     others of ``Loading``; ``draft`` is weights or heads, ``expert_memory`` bytes
+    options     others of ``Loading``; ``draft`` is weights or heads, ``lora`` adapters,
+                ``expert_memory`` bytes
 
     A rank that dies or stalls ends the epoch with RankError. All slots are empty then, and the next
     epoch starts the ranks again.
@@ -93,6 +95,12 @@ class CpuExecutor(Executor):
                 f"draft: expected 1 rank, in which alone a draft model or heads run, got {ranks}"
             )
         lanes = find_lanes(weights.config, ranks, lanes, "ranks")
+        self._adapters: tuple[Adapter, ...] = loading.lora or ()
+        if self._adapters and lanes != weights.config.num_lanes:
+            raise BackendError(
+                f"lora: expected the {weights.config.num_lanes} lanes that the adapter's model "
+                f"has, got {lanes}; leave lanes out"
+            )
         _check_ranks(ranks, weights, self._addresses)
         self.workers = _find_workers(loading.workers, ranks, hosts)
         _warn_of_many(loading.workers, hosts)
@@ -107,7 +115,7 @@ class CpuExecutor(Executor):
                 "ranks; give ranks, or leave it out"
             )
         self._setting = Setting(
-            replace(loading, workers=self.workers, ranks=ranks, draft=None),
+            replace(loading, workers=self.workers, ranks=ranks, draft=None, lora=None),
             self.isa,
             lanes,
             link_delay,
@@ -163,6 +171,9 @@ class CpuExecutor(Executor):
         self.cache_bytes = self._core.kv_bytes * (1 if self._setting.apart else self._setting.ranks)
         self._parts = RankParts(native.core)
         self.tail_positions = self._tail_positions(weights.config)
+        for number, adapter in enumerate(self._adapters, 1):
+            for (role, layer), part in adapter.parts.items():
+                self._core.add_adapter(number, layer, ROLES.index(role), part.down, part.up)
         ranks = self._start(weights)
         if ranks is None:
             native.convert()
@@ -220,6 +231,14 @@ class CpuExecutor(Executor):
         """Take back all tokens of a slot from ``length`` on."""
         with our_errors():
             self._core.truncate(slot, length)
+
+    def adapt(self, slot: int, adapter: int) -> None:
+        """Have the sequence of an empty slot be that of an adapter."""
+        if not adapter and not self._adapters:  # as it is
+            return
+        check_adapt(self.length(slot), adapter, len(self._adapters))
+        with our_errors():
+            self._core.give_adapter(slot, adapter)
 
     def copy(self, source: int, target: int) -> None:
         """Make a slot hold what another holds."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from monolane._loading import Loading
 from monolane._naming import naming
 from monolane._options import taken_apart
+from monolane.engine._adapters import Adapters
 from monolane.engine._answer_history import EarlierAnswers
 from monolane.engine._chunked_prefill import Feed, feed_in_parts
 from monolane.engine._constrained_decoding import Constraint
@@ -52,7 +54,9 @@ class Engine:
         load_seconds: float,
         prefix_cache: Budget = "auto",
         prefix_file: str | Path | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
+        self.adapters = adapters or Adapters()
         self.folder = files.path
         self.config = files.config
         self.tokenizer = tokenizer
@@ -104,6 +108,8 @@ class Engine:
         with naming(path):
             files = ModelFiles.open(path)
             find_context(asked.context, files.config)  # before weights are read
+            adapters = None if asked.lora is None else Adapters.open(asked.lora, files)
+            asked = replace(asked, lora=adapters)
             weights = files.weights()
             tokenizer = files.tokenizer()
             executor = open_executor(make, asked, files, weights, tokenizer)
@@ -111,7 +117,8 @@ class Engine:
                 check_cache(executor)
                 files.check_unchanged()  # what was checked is what was read
                 took = time.perf_counter() - begin
-                return cls(files, executor, tokenizer, took, asked.prefix_cache, asked.prefix_file)
+                kept = asked.prefix_cache, asked.prefix_file
+                return cls(files, executor, tokenizer, took, *kept, adapters)
             except BaseException:
                 executor.close()  # who keeps the error keeps it, too, and its ranks would run on
                 raise
@@ -123,9 +130,10 @@ class Engine:
         constraint: Constraint | None = None,
         *,
         namespace: str = "",
+        lora: str = "",
     ) -> Generation:
         """Answer a prompt and return the whole answer; RequestError if the prompt does not fit."""
-        return self.stream(prompt, params, constraint, namespace=namespace).result()
+        return self.stream(prompt, params, constraint, namespace=namespace, lora=lora).result()
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None
@@ -164,10 +172,12 @@ class Engine:
         constraint: Constraint | None = None,
         *,
         namespace: str = "",
+        lora: str = "",
     ) -> Stream:
         """Answer a prompt piece by piece; the prompt is checked before this returns.
 
         ``constraint``: what the answer must look like; for this answer alone.
+        ``lora``: the name of the adapter that answers, of those that the engine was loaded with.
         ``namespace``: requests of another one share no prefixes and no drafts with this, so that
         nobody learns from the time that an answer takes what others have asked.
         """
@@ -195,12 +205,13 @@ class Engine:
                 f"speculation: {name!r} needs {_DRAFTERS[name]}, which this engine was loaded "
                 f"without; load it with {name}=..., or use 'auto'"
             )
+        adapter = self.adapters.number(lora)
         budget = min(free, params.max_tokens or free)
         eos = frozenset() if params.ignore_eos else self.eos_ids
         stop_ids = eos | frozenset(params.stop_ids)
         vocab = self.config.vocab_size
         ends = self._message_ends()
-        job = Job(prompt_ids, params, budget, stop_ids, vocab, constraint, namespace, ends)
+        job = Job(prompt_ids, params, budget, stop_ids, vocab, constraint, namespace, ends, adapter)
         return Stream(
             self.backend,
             self._slots,
@@ -209,16 +220,21 @@ class Engine:
             self.tokenizer,
             job,
             self._files.check_unchanged,
+            self.adapters.kept_under,
         )
 
-    def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+    def logits(self, token_ids: Sequence[int], *, lora: str = "") -> npt.NDArray[np.float32]:
         """Return the logits after each token of a sequence: float32 [len(token_ids), vocab]."""
-        found = self._in_a_slot(self.backend.logits, token_ids)
+        found = self._in_a_slot(self.backend.logits, token_ids, lora)
         assert found is not None  # nobody cancels it
         return found
 
     def hidden(
-        self, token_ids: Sequence[int], cancelled: Callable[[], bool] = lambda: False
+        self,
+        token_ids: Sequence[int],
+        cancelled: Callable[[], bool] = lambda: False,
+        *,
+        lora: str = "",
     ) -> npt.NDArray[np.float32]:
         """Return what the head reads of each token, normed: float32 [len(token_ids), hidden].
 
@@ -232,11 +248,15 @@ class Engine:
             return np.concatenate([nothing, *parts])
 
         nothing = np.empty((0, self.config.hidden_size), np.float32)
-        found = self._in_a_slot(feed, token_ids, cancelled)
+        found = self._in_a_slot(feed, token_ids, lora, cancelled)
         return nothing if found is None else found
 
     def _in_a_slot(
-        self, feed: Feed, given: Sequence[int], cancelled: Callable[[], bool] = lambda: False
+        self,
+        feed: Feed,
+        given: Sequence[int],
+        lora: str,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> npt.NDArray[np.float32] | None:
         """Feed a sequence to an empty slot; None if ``cancelled`` before there is one."""
         self._check_open()
@@ -246,12 +266,13 @@ class Engine:
                 f"token ids: expected at most {self.backend.context}, the context of this engine, "
                 f"got {len(ids)}"
             )
+        adapter = self.adapters.number(lora)
         slot = self._slots.take(cancelled)
         if slot is None:
             return None
         try:
             self._files.check_unchanged()
-            self.backend.truncate(slot, 0)
+            self.backend.empty(slot, adapter)
             found = feed(slot, ids)
             self._files.check_unchanged()
             return found

@@ -6,6 +6,7 @@
 from dataclasses import replace
 
 from monolane._loading import Loading
+from monolane.engine._adapters import Adapters
 from monolane.engine._draft_model import DraftModel
 from monolane.engine._files import ModelFiles
 from monolane.engine._memory import expert_budget
@@ -32,6 +33,8 @@ def open_executor(
     if memory is not None:
         memory = expert_budget(memory, weights)
     told = replace(asked, context=context, expert_memory=memory).told()
+    if asked.lora is not None:
+        told["lora"] = Adapters.open(asked.lora, files).loaded
     if asked.heads is not None:
         told["draft"] = DraftModel.open_heads(asked.heads, files).weights
     elif asked.draft is not None:

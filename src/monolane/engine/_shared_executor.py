@@ -100,6 +100,15 @@ class SharedExecutor:
         """Return the number of tokens in a slot."""
         return self.executor.length(slot)
 
+    def empty(self, slot: int, adapter: int) -> None:
+        """Take back all tokens of a slot, for a sequence of an adapter, or of 0: of none."""
+
+        def act() -> None:
+            self.executor.truncate(slot, 0)
+            self.executor.adapt(slot, adapter)
+
+        self._exclusively(act)
+
     def truncate(self, slot: int, length: int) -> None:
         """Take back all tokens of a slot from ``length`` on."""
         self._exclusively(lambda: self.executor.truncate(slot, length))

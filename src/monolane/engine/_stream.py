@@ -30,6 +30,7 @@ class Job:
     constraint: Constraint | None = None
     namespace: str = ""  # of the prefixes and answers that it may use and leave
     message_ends: frozenset[int] = frozenset()  # tokens that end messages of the prompt
+    adapter: int = 0  # which of the executor's; 0: none
 
 
 class Stream(Iterator[Piece]):
@@ -53,7 +54,9 @@ class Stream(Iterator[Piece]):
         tokenizer: Tokenizer | None,
         job: Job,
         check_weights: Callable[[], None] = lambda: None,
+        kept_under: Callable[[str, int], str] = lambda namespace, adapter: namespace,
     ) -> None:
+        self._kept_under = kept_under  # where prefixes of an adapter are kept
         self._check_weights = check_weights  # raises once they are not those that were loaded
         self._backend, self._slots, self._job = backend, slots, job
         self._earlier = earlier
@@ -185,7 +188,7 @@ class Stream(Iterator[Piece]):
             return
         try:
             self._check_weights()
-            self._backend.truncate(slot, 0)
+            self._backend.empty(slot, self._job.adapter)
             self._slot = slot
             prompt_ids = self._read_prompt(slot)
             request = self._backend.start(self._advance(slot, prompt_ids))
@@ -232,7 +235,7 @@ class Stream(Iterator[Piece]):
             )
             self.prompt_logprobs = tuple(scores)
             return prompt_ids[self._backend.length(slot) :]
-        resumed = self._prefixes.resume(self.namespace, slot, prompt_ids, self._job.message_ends)
+        resumed = self._prefixes.resume(self._prefix_name, slot, prompt_ids, self._job.message_ends)
         begin = self._cached = resumed.length
         self._resumed = True
         for cut in resumed.cuts:
@@ -256,8 +259,12 @@ class Stream(Iterator[Piece]):
             self._watch(None)
             request.stop()
 
+    @property
+    def _prefix_name(self) -> str:
+        return self._kept_under(self.namespace, self._job.adapter)
+
     def _keep(self, slot: int) -> None:
-        self._prefixes.keep(self.namespace, slot, (*self._job.prompt_ids, *self._drawn))
+        self._prefixes.keep(self._prefix_name, slot, (*self._job.prompt_ids, *self._drawn))
 
     def _advance(self, slot: int, token_ids: tuple[int, ...]) -> Advance:
         """Return what the request asks behind the tokens that its slot holds."""

@@ -19,7 +19,7 @@ from monolane.executor_api._abi import (
     pack_setup,
     unpack_tokens,
 )
-from monolane.executor_api._executor import Executor, MakeExecutor
+from monolane.executor_api._executor import Executor, MakeExecutor, check_adapt
 from monolane.executor_api._rank_addresses import (
     RankAddresses,
     check_key,
@@ -53,6 +53,7 @@ __all__ = [
     "TokenEvent",
     "TokenLogprob",
     "bytes_of",
+    "check_adapt",
     "check_key",
     "cpp_header",
     "describe_logprobs",

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from monolane.errors import BackendError
+from monolane.errors import BackendError, RequestError
 from monolane.executor_api._request import Advance, Guide
 from monolane.executor_api._saved_kv import Kept
 from monolane.executor_api._token import TokenEvent
@@ -70,6 +70,15 @@ class Executor(ABC):
         RequestError if a windowed layer no longer holds the keys that the next token would see, or
         states are of later tokens: these go back to 0 alone.
         """
+
+    def adapt(self, slot: int, adapter: int) -> None:
+        """Have the sequence of an empty slot be that of an adapter, 0 of none; between epochs.
+
+        Those that the executor was made with count from 1 on. A slot keeps it, also when it is
+        emptied. RequestError if the slot holds tokens, or there is no such adapter.
+        """
+        if adapter:
+            raise BackendError(f"lora: the {self.name} backend has no adapters; use 'cpu'")
 
     def copy(self, source: int, target: int) -> None:
         """Make a slot hold what another holds, bit by bit, to go on from it; between epochs.
@@ -178,3 +187,11 @@ class MakeExecutor(Protocol):
         **more: Any,
     ) -> Executor:
         """Return the executor; ``more``: other options of ``Loading`` of which it is told."""
+
+
+def check_adapt(held: int, adapter: int, count: int) -> None:
+    """Raise RequestError where a slot of ``held`` tokens cannot have one of ``count`` adapters."""
+    if held:
+        raise RequestError(f"adapt: expected an empty slot, got one with {held} tokens")
+    if not 0 <= adapter <= count:
+        raise RequestError(f"adapt: expected an adapter from 0 to {count}, got {adapter}")

@@ -4,6 +4,7 @@ A leaf package: it imports no other. Executors read ``ModelConfig`` and ``Weight
 nothing of families, config.json or safetensors.
 """
 
+from monolane.model._adapter import Adapter, LowRank
 from monolane.model._altup import IN as ALTUP_IN
 from monolane.model._altup import OUT as ALTUP_OUT
 from monolane.model._altup import AltUp
@@ -95,6 +96,7 @@ __all__ = [
     "NOW",
     "STORED",
     "Activation",
+    "Adapter",
     "AltUp",
     "Attention",
     "Blocks",
@@ -113,6 +115,7 @@ __all__ = [
     "LinearScaling",
     "Llama3Scaling",
     "LongRopeScaling",
+    "LowRank",
     "MappedFile",
     "Matrix",
     "MatrixError",

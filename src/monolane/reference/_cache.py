@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import RequestError
-from monolane.model import Attention, ModelConfig
+from monolane.model import Adapter, Attention, ModelConfig
 from monolane.reference._computation import find_computation
 from monolane.reference._operations import Floats
 from monolane.reference._rounding import Rounding, find_rounding
@@ -23,6 +23,7 @@ class Cache:
     def __init__(self, config: ModelConfig, capacity: int, cache_dtype: str = "auto") -> None:
         self.capacity = capacity
         self.length = 0
+        self.adapter: Adapter | None = None  # of the sequence
         self.stale = False  # the states are not of the positions that were restored last
         # Of the layers that have some: keys and values, or latents, each [L, capacity, K, h].
         self._lists: dict[int, list[Floats]] = {}
@@ -79,7 +80,7 @@ class Cache:
         both = zip((*self._rows(), *self._kept()), (*other._rows(), *other._kept()), strict=True)
         for mine, theirs in both:
             mine[:] = theirs
-        self.length, self.stale = other.length, other.stale
+        self.length, self.stale, self.adapter = other.length, other.stale, other.adapter
 
     def save(self, begin: int, end: int) -> npt.NDArray[np.uint8]:
         """Return positions begin to end - 1: uint8 [1, T, r], r the bytes of all that is cached."""

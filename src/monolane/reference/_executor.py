@@ -26,6 +26,7 @@ from monolane.executor_api import (
     Loading,
     TokenEvent,
     bytes_of,
+    check_adapt,
     describe_logprobs,
 )
 from monolane.model import Weights
@@ -72,6 +73,7 @@ class ReferenceExecutor(Executor):
         self.slots = slots
         self._model = ReferenceModel(weights)
         self.cache_dtype = loading.cache_dtype
+        self._adapters = loading.lora or ()
         self._caches = [self._model.new_cache(context, self.cache_dtype) for _ in range(slots)]
         self.cache_bytes = sum(cache.nbytes for cache in self._caches)
         self._running: list[_Sequence] = []
@@ -87,6 +89,11 @@ class ReferenceExecutor(Executor):
     def truncate(self, slot: int, length: int) -> None:
         """Take back all tokens of a slot from ``length`` on."""
         self._caches[slot].truncate(length)
+
+    def adapt(self, slot: int, adapter: int) -> None:
+        """Have the sequence of an empty slot be that of an adapter."""
+        check_adapt(self.length(slot), adapter, len(self._adapters))
+        self._caches[slot].adapter = self._adapters[adapter - 1] if adapter else None
 
     def copy(self, source: int, target: int) -> None:
         """Make a slot hold what another holds."""

@@ -1,14 +1,14 @@
 """What an operation reads of its model while a pass goes through one layer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from monolane.model import LayerRotary, ModelConfig, Role
+from monolane.model import LayerRotary, LowRank, ModelConfig, Role
 from monolane.reference._cache import Cache
-from monolane.reference._operations import Floats, rms_norm, rotate
+from monolane.reference._operations import Floats, linear, rms_norm, rotate
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,14 @@ class LayerPass:
     token_ids: npt.NDArray[np.int64]  # [T]
     stream: Floats  # [L, T, D]: what a module reads, before it is normed
     states: Floats | None = None  # [T, D]: what another model's head read of the tokens before
+    # What the sequence's adapter adds to which matrices.
+    adapted: Mapping[Role, LowRank] = field(default_factory=dict)
+
+    def product(self, x_LTD: Floats, role: Role) -> Floats:
+        """Apply a matrix, and what an adapter adds to it: [L, T, R]."""
+        plain = linear(x_LTD, self.weights[role])
+        part = self.adapted.get(role)
+        return plain if part is None else plain + linear(linear(x_LTD, part.down), part.up)
 
     def norm(self, x: Floats, scale: Floats, eps: float | None = None) -> Floats:
         """Norm with a scale as files have it; ``eps`` is by default the config's."""

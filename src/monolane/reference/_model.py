@@ -76,7 +76,16 @@ class ReferenceModel:
         for i, (modules, layer) in enumerate(zip(config.modules, self._layers, strict=True)):
             streams.enter(layer)
             layer_pass = LayerPass(
-                config, i, layer, self._outer, self._experts[i], cache, ids_T, streams.x, states
+                config,
+                i,
+                layer,
+                self._outer,
+                self._experts[i],
+                cache,
+                ids_T,
+                streams.x,
+                states,
+                {} if cache.adapter is None else cache.adapter.of_layer(i),
             )
             held = np.zeros(1, np.float32)  # what joins the streams with the next module's
             # A layer's modules in their order, each with the norms and the outputs of its place.

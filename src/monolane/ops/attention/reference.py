@@ -21,7 +21,7 @@ from monolane.reference import (
 
 def _run(a: Attention, p: LayerPass, x_LTD: Floats) -> Floats:
     heads = _plain(a, p, x_LTD) if a.latent is None else _latent(a, p, x_LTD)
-    return linear(heads, p.weights[Role.O]) + p.weights.get(Role.O_BIAS, np.float32(0))
+    return p.product(heads, Role.O) + p.weights.get(Role.O_BIAS, np.float32(0))
 
 
 def _plain(a: Attention, p: LayerPass, x_LTD: Floats) -> Floats:
@@ -50,7 +50,7 @@ def _plain(a: Attention, p: LayerPass, x_LTD: Floats) -> Floats:
 
 
 def _product(a: Attention, p: LayerPass, role: Role, bias: Role, x_LTD: Floats) -> Floats:
-    product = linear(x_LTD, p.weights[role])
+    product = p.product(x_LTD, role)
     return product + p.weights[bias][:, None] if a.bias else product
 
 

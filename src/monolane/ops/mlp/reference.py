@@ -7,7 +7,7 @@ import numpy as np
 
 from monolane.ops._names import Role
 from monolane.ops.mlp.spec import Mlp
-from monolane.reference import GATES, Computation, Floats, LayerPass, linear, relu_squared
+from monolane.reference import GATES, Computation, Floats, LayerPass, relu_squared
 
 
 def hidden_of(mlp: Mlp, products: list[Floats]) -> Floats:
@@ -21,8 +21,8 @@ def hidden_of(mlp: Mlp, products: list[Floats]) -> Floats:
 
 def _run(mlp: Mlp, p: LayerPass, x_LTD: Floats) -> Floats:
     roles = (Role.GATE, Role.UP) if mlp.gated else (Role.UP,)
-    hidden = hidden_of(mlp, [linear(x_LTD, p.weights[role]) for role in roles])
-    return linear(hidden, p.weights[Role.DOWN])
+    hidden = hidden_of(mlp, [p.product(x_LTD, role) for role in roles])
+    return p.product(hidden, Role.DOWN)
 
 
 COMPUTATION = Computation(Mlp, _run)

@@ -55,7 +55,7 @@ class _Messages:
     def read(self, data: bytes, owner: bytes) -> tuple[Asked, Callable[[ServedRequest], Writer]]:
         """Return what a body asks for, and the writer of its answer."""
         asked = self._asked(MessagesRequest, data)
-        return asked, lambda served: MessagesWriter(self._service, served)
+        return asked, lambda served: MessagesWriter(self._service, asked.model, served)
 
     def _asked(self, kind: type[MessagesRequest], data: bytes) -> ChatAsked:
         body = parse_body(kind, data)

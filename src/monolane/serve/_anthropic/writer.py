@@ -28,13 +28,13 @@ class MessagesWriter(Writer):
 
     keep_alive = b'event: ping\ndata: {"type":"ping"}\n\n'
 
-    def __init__(self, service: Service, served: ServedRequest) -> None:
+    def __init__(self, service: Service, model: str | None, served: ServedRequest) -> None:
         self._served = served
         self._head = {
             "id": f"msg_{secrets.token_hex(16)}",
             "type": "message",
             "role": "assistant",
-            "model": service.options.model_name,
+            "model": service.called(model),
         }
         self._blocks: list[Json] = []  # at most the last is open
         self._texts: list[str] = []  # of the open one

@@ -173,6 +173,7 @@ class AnswerRequest(Body):
             )
         (limit, wanted), most = self.token_limit, defaults.max_tokens
         return {
+            "model": self.model,
             "sampling": sampling,
             "max_tokens": most if wanted is None else min(wanted, most or wanted),
             "limit": limit,

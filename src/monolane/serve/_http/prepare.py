@@ -77,7 +77,7 @@ def prepare_chat(asked: ChatAsked, engine: Engine, tool_format: str = AUTO) -> l
     for j in range(asked.choices):
         params = _params(asked, j, budget, visible_ids=visible, thinking=thinking)
         constraint = constraint_of(asked, grammar, engine)
-        stream = engine.stream(ids, params, constraint)
+        stream = engine.stream(ids, params, constraint, lora=engine.adapters.named(asked.model))
         parser = ToolParser(tools) if tools else None
         guided, forced = constraint is not None, forced_by(constraint, asked.sampling.logprobs)
         choices.append(Choice(j, ids, stream, budget, parser, guided=guided, forced=forced))
@@ -110,7 +110,7 @@ def prepare_completion(asked: TextAsked, engine: Engine) -> list[Choice]:
     discard = asked.max_tokens == 0
     _begin_grammar(asked.structured, None)
     grammar = answer_grammar(asked.structured, None)
-    alternatives = asked.sampling.logprobs
+    alternatives, lora = asked.sampling.logprobs, engine.adapters.named(asked.model)
     choices: list[Choice] = []
     for prompt in asked.prompts:
         if isinstance(prompt, str):
@@ -127,7 +127,7 @@ def prepare_completion(asked: TextAsked, engine: Engine) -> list[Choice]:
         for j in range(asked.choices):
             params = _params(asked, j, budget, prompt_logprobs=scored)
             constraint = constraint_of(asked, grammar, engine)
-            stream = engine.stream(ids, params, constraint)
+            stream = engine.stream(ids, params, constraint, lora=lora)
             choices.append(
                 Choice(
                     len(choices),

@@ -16,6 +16,7 @@ from monolane.serve._grammar.structured import Structured
 class Asked:
     """What all requests have.
 
+    model        that was named; None: none was
     sampling     of the first choice, but for max_tokens; each further one has the next seed
     max_tokens   that may be drawn; None: what the context holds
     limit        the field that said so, for errors
@@ -26,6 +27,7 @@ class Asked:
     aside        does costly steps of its grammar
     """
 
+    model: str | None = None
     sampling: SamplingParams
     max_tokens: int | None = None
     limit: str = "max_tokens"

@@ -128,7 +128,7 @@ class NativeWriter(Writer):
             "tokens": ids,
             "id_slot": choice.index,
             "stop": True,
-            "model": self._service.options.model_name,
+            "model": self._service.called(asked.model),
             "tokens_predicted": 0 if choice.discard else choice.drawn,
             "tokens_evaluated": len(prompt),
             "generation_settings": generation_settings(

@@ -7,6 +7,7 @@ for clients that ask every server for them. The ``cuda`` executor hands out no h
 import asyncio
 import base64
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -63,6 +64,15 @@ class NativeEmbeddingRequest(Body):
     input: Input | None = Field(None, description="As content")
 
 
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What a request wants vectors of."""
+
+    ids: list[tuple[int, ...]]
+    model: str | None  # that was named
+    form: str | None = None  # in which the vectors are written
+
+
 EMBEDDINGS, NATIVE = "/v1/embeddings", "/embedding"
 OPERATIONS = (
     Operation("post", EMBEDDINGS, "Vectors of texts", EmbeddingsRequest),
@@ -85,40 +95,38 @@ class _Embeddings:
         self._service = service
 
     async def openai(self, request: Request) -> Response:
-        def read(data: bytes) -> tuple[list[tuple[int, ...]], str | None]:
+        def read(data: bytes) -> Texts:
             body = self._read(EmbeddingsRequest, data)
             assert isinstance(body, EmbeddingsRequest)
             size = self._service.engine.config.hidden_size
             if body.dimensions not in (None, size):
                 raise RequestError(f"dimensions: expected {size} or null, got {body.dimensions}")
-            return self._texts(body.input), body.encoding_format
+            return Texts(self._texts(body.input), body.model, body.encoding_format)
 
-        def reply(
-            ids: list[tuple[int, ...]], vectors: list[Vector], form: str | None
-        ) -> dict[str, Any]:
-            tokens = sum(map(len, ids))
+        def reply(texts: Texts, vectors: list[Vector]) -> dict[str, Any]:
+            tokens, form = sum(map(len, texts.ids)), texts.form
             return {
                 "object": "list",
                 "data": [
                     {"object": "embedding", "index": i, "embedding": _spelled(one, form)}
                     for i, one in enumerate(vectors)
                 ],
-                "model": self._service.options.model_name,
+                "model": self._service.called(texts.model),
                 "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             }
 
         return await self._answer(request, read, reply)
 
     async def native(self, request: Request) -> Response:
-        def read(data: bytes) -> tuple[list[tuple[int, ...]], None]:
+        def read(data: bytes) -> Texts:
             body = self._read(NativeEmbeddingRequest, data)
             assert isinstance(body, NativeEmbeddingRequest)
             given = body.content if body.input is None else body.input
             if given is None:
                 raise RequestError("content: expected a text, token ids, or a list of either")
-            return self._texts(given), None
+            return Texts(self._texts(given), body.model)
 
-        def reply(_: object, vectors: list[Vector], __: object) -> list[dict[str, Any]]:
+        def reply(_: Texts, vectors: list[Vector]) -> list[dict[str, Any]]:
             return [{"index": i, "embedding": [one.tolist()]} for i, one in enumerate(vectors)]
 
         return await self._answer(request, read, reply)
@@ -126,8 +134,8 @@ class _Embeddings:
     async def _answer(
         self,
         request: Request,
-        read: Callable[[bytes], tuple[list[tuple[int, ...]], str | None]],
-        reply: Callable[[list[tuple[int, ...]], list[Vector], str | None], Any],
+        read: Callable[[bytes], Texts],
+        reply: Callable[[Texts, list[Vector]], Any],
     ) -> Response:
         service = self._service
         assert service.engine  # else a 503, before the body is read
@@ -135,9 +143,9 @@ class _Embeddings:
         with await read_body(request, service.bodies, service.options.max_body_bytes) as body:
             gone = asyncio.create_task(disconnected(request.receive))
             try:
-                ids, form = await service.prepare(lambda: read(body.take()), gone, body)
-                vectors = await _Turns(service, gone).vectors(ids)
-                write = partial(long_json, reply(ids, vectors, form))
+                texts = await service.prepare(lambda: read(body.take()), gone, body)
+                vectors = await _Turns(service, gone).vectors(texts)
+                write = partial(long_json, reply(texts, vectors))
                 found = await service.prepare(write, gone, body)
                 return Response(found, media_type="application/json")
             finally:
@@ -176,7 +184,7 @@ class _Turns:
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[ApiError] = self._loop.create_future()
 
-    async def vectors(self, texts: list[tuple[int, ...]]) -> list[Vector]:
+    async def vectors(self, texts: Texts) -> list[Vector]:
         """Return the vector of each; ApiError where the request ends before."""
         cancels = self._service.cancels
         self._gone.add_done_callback(lambda _: self._end("client"))
@@ -184,7 +192,8 @@ class _Turns:
         timer = self._loop.call_later(seconds, self._end, "deadline")
         cancels.add(self._end)
         try:
-            return [await self._vector(ids) for ids in texts]
+            lora = self._service.engine.adapters.named(texts.model)
+            return [await self._vector(ids, lora) for ids in texts.ids]
         finally:
             cancels.discard(self._end)
             timer.cancel()
@@ -193,7 +202,7 @@ class _Turns:
         if not self._over.done():
             self._over.set_result(ended(reason))
 
-    async def _vector(self, ids: tuple[int, ...]) -> Vector:
+    async def _vector(self, ids: tuple[int, ...], lora: str) -> Vector:
         service = self._service
         turn = service.scheduler.enqueue(service.metrics.expect(len(ids), 1))
         await asyncio.wait((turn.granted, self._over), return_when=asyncio.FIRST_COMPLETED)
@@ -203,7 +212,7 @@ class _Turns:
             raise self._over.result()
         try:
             if not self._over.done():
-                work = partial(service.engine.hidden, ids, self._over.done)
+                work = partial(service.engine.hidden, ids, self._over.done, lora=lora)
                 hidden_TD = await self._loop.run_in_executor(service.decoders, work)
         finally:
             service.scheduler.release()

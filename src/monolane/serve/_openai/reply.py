@@ -120,7 +120,7 @@ class Reply:
             self.shape = CompletionShape(tokenizer, self.has_logprobs)
         self._common = {
             "created": int(time.time()),
-            "model": service.options.model_name,
+            "model": service.called(request.model),
             "system_fingerprint": f"monolane-{__version__}",
         }
         self._id = self.shape.id_prefix + secrets.token_hex(16)

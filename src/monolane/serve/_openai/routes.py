@@ -87,13 +87,16 @@ class _Handlers:
         return JSONResponse(openapi(self._operations))
 
     async def models(self, _: Request) -> Response:
-        card = self._card()
-        pages = {"has_more": False, "first_id": card["id"], "last_id": card["id"]}  # Anthropic's
-        return JSONResponse({"object": "list", "data": [card], **pages})
+        names = (None, *filter(None, self._service.engine.adapters.names))
+        cards = [self._card(name) for name in names]
+        ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"]}
+        pages = {"has_more": False, **ends}  # Anthropic's
+        return JSONResponse({"object": "list", "data": cards, **pages})
 
     async def model(self, request: Request) -> Response:
-        self._service.check_model(request.path_params["name"])
-        return JSONResponse(self._card())
+        name = request.path_params["name"]
+        self._service.check_model(name)
+        return JSONResponse(self._card(name))
 
     async def tokenize(self, request: Request) -> Response:
         return await self._post(request, TokenizeRequest, self._tokenize)
@@ -174,10 +177,11 @@ class _Handlers:
         text = self._tokenizer().decode(body.tokens, skip_special_tokens=False)
         return {"prompt": text, "content": text}
 
-    def _card(self) -> dict[str, Any]:
+    def _card(self, model: str | None) -> dict[str, Any]:
+        """Return what is told of the model, or of an adapter that a request names."""
         service, engine = self._service, self._service.engine
         context, bandwidth = engine.backend.context, service.bandwidth
-        name = service.options.model_name
+        base, name = service.options.model_name, service.called(model)
         return {
             "id": name,
             "object": "model",
@@ -190,8 +194,8 @@ class _Handlers:
             "created": service.created,
             "created_at": datetime.fromtimestamp(service.created, UTC).isoformat(),
             "owned_by": "monolane",
-            "root": name,
-            "parent": None,
+            "root": base,
+            "parent": None if name == base else base,
             "permission": [],
             "max_model_len": context,
             "monolane": {

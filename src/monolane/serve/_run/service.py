@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
 from monolane.engine import Engine, SamplingDefaults
+from monolane.errors import RequestError
 from monolane.serve._errors import ApiError
 from monolane.serve._options import ServerOptions
 from monolane.serve._run.bodies import ROOM, Bodies, Body
@@ -66,6 +67,7 @@ class Service:
         begin = time.monotonic()
         try:
             self._engine = await asyncio.to_thread(self._load)
+            self._check_names(self._engine)
             self.bandwidth = await asyncio.to_thread(self._measure)
             await asyncio.to_thread(settle)
         except Exception as error:
@@ -75,6 +77,14 @@ class Service:
         self._watching = asyncio.create_task(self._watch())
         if self.state == "loading":
             self.state = "ready"
+
+    def _check_names(self, engine: Engine) -> None:
+        """RequestError where an adapter goes by the model's name."""
+        if (name := self.options.model_name) in engine.adapters.names:
+            raise RequestError(
+                f"lora: expected other names than {name!r}, which the model itself goes by; give "
+                "the adapter another, or the model with --name"
+            )
 
     @property
     def engine(self) -> Engine:
@@ -96,15 +106,19 @@ class Service:
         return choice.timings(self._bytes_per_token(place), self.bandwidth)
 
     def check_model(self, name: str | None) -> None:
-        """Raise the 404 for a model that is not ours; None is ours."""
-        ours = self.options.model_name
-        if name is not None and name != ours and not self.options.any_model:
+        """Raise the 404 for a model that is not ours, nor an adapter's; None is ours."""
+        ours = (self.options.model_name, *filter(None, self.engine.adapters.names))
+        if name is not None and name not in ours and not self.options.any_model:
             raise ApiError(
                 404,
-                f"model: expected {ours!r}, got {name!r:.100}; a server with --any-model takes "
-                "any name",
+                f"model: expected {' or '.join(map(repr, ours))}, got {name!r:.100}; a server "
+                "with --any-model takes any name",
                 "model",
             )
+
+    def called(self, name: str | None) -> str:
+        """Return what an answer's model is called: as an adapter that was named, or as ours."""
+        return self.engine.adapters.named(name) or self.options.model_name
 
     def namespace(self, owner: bytes) -> str:
         """Return whose prefixes a request takes: those of its own key, or all if they are shared.

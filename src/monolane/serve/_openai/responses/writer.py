@@ -46,7 +46,7 @@ class ResponsesWriter(Writer):
         self._tokenizer = service.engine.tokenizer
         self._output = Output(turn.tools, THOUGHTS in (turn.body.include or ()))
         self._id = f"resp_{secrets.token_hex(16)}"
-        self._head = self._head_of(service.options.model_name)
+        self._head = self._head_of(service.called(turn.body.model))
         self._number = 0
         self._timed = bool(turn.body.timings_per_token)
         self.watches = bool(turn.body.return_progress)
