@@ -365,6 +365,7 @@ def test_every_field_is_computed_or_refused() -> None:
         ("hunyuan_v1_dense", "norm_turned"),
         ("hunyuan_v1_moe", "norm_turned"),
         ("ministral3", "attention_temperature"),
+        ("mistral4", "attention_temperature"),
         ("gemma2", "norm_offset"),
         ("lfm2", "layers.modules"),
         ("granitemoehybrid", "experts"),

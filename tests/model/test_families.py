@@ -55,7 +55,9 @@ def test_what_a_family_reads_it_writes(kind: str, tied: bool) -> None:
 def test_dense_families_are_one_lane_that_reduces_at_once(kind: str) -> None:
     config = parse_config(spelled(kind, head_dim=12))
     latent = kind in LATENT
-    head_dim = 12 if not latent else 192 + 64 if kind == "glm4_moe_lite" else 128 + 64
+    head_dim = {"glm4_moe_lite": 192 + 64, "mistral4": 64 + 64}.get(
+        kind, 128 + 64 if latent else 12
+    )
     assert (config.num_lanes, config.head, config.head_dim) == (1, Head.VOCAB_PARALLEL, head_dim)
     assert {x.attention_reduce for x in config.layers} == {NOW}
     assert config.rotary.style == ("interleaved" if latent or kind in PAIRED else "half")
@@ -180,6 +182,7 @@ FEATURES = {
         "rotary.amplitude",
     ),
     **dict.fromkeys(LATENT, ("latent", "experts")),
+    "mistral4": ("attention_temperature", "latent", "query_scale", "experts"),
     **dict.fromkeys(
         ("gemma4_text", "gemma4"),
         (

@@ -420,7 +420,7 @@ class ModelConfig:
                 f"latent: expected one lane, got {self.num_lanes}: a latent is not dealt out to "
                 "lanes yet"
             )
-        for name in ("qkv_bias", "qk_norm", "attention_gate", "attention_temperature", "score_cap"):
+        for name in ("qkv_bias", "qk_norm", "attention_gate", "score_cap"):
             if getattr(self, name):
                 raise ConfigError(
                     f"{name}: expected {False if name in _FLAGS else None} where attention is "

@@ -29,10 +29,7 @@ def _plain(a: Attention, p: LayerPass, x_LTD: Floats) -> Floats:
     q = _product(a, p, Role.Q, Role.Q_BIAS, x_LTD)
     if a.gate:  # of each head the query, then its gate
         q, gate = np.split(q.reshape(lanes, width, -1, 2 * a.head_dim), 2, axis=-1)
-    q_LTHh = _finished(a, p, Role.Q_NORM, q)
-    if a.temperature is not None:
-        positions_T = np.arange(p.cache.length, p.cache.length + width)
-        q_LTHh = q_LTHh * a.temperature.factors(positions_T)[:, None, None]
+    q_LTHh = _tempered(a, p, _finished(a, p, Role.Q_NORM, q))
     if a.keys_of is None:
         k = _product(a, p, Role.K, Role.K_BIAS, x_LTD)
         v = k if a.key_is_value else _product(a, p, Role.V, Role.V_BIAS, x_LTD)
@@ -47,6 +44,14 @@ def _plain(a: Attention, p: LayerPass, x_LTD: Floats) -> Floats:
     first = p.cache.length
     heads = attend(q_LTHh, keys, values, first, a.window, a.scale, sinks, a.cap, a.chunked)
     return heads * sigmoid(gate.reshape(heads.shape)) if a.gate else heads
+
+
+def _tempered(a: Attention, p: LayerPass, q_LTHh: Floats) -> Floats:
+    """Multiply queries by what grows with their position."""
+    if a.temperature is None:
+        return q_LTHh
+    positions_T = np.arange(p.cache.length, p.cache.length + q_LTHh.shape[1])
+    return q_LTHh * a.temperature.factors(positions_T)[:, None, None]
 
 
 def _product(a: Attention, p: LayerPass, role: Role, bias: Role, x_LTD: Floats) -> Floats:
@@ -87,7 +92,7 @@ def _latent(a: Attention, p: LayerPass, x_1TD: Floats) -> Floats:
         made_of = p.norm(made_of, weights[Role.Q_NORM], latent.norm_eps)
     q_1THh = linear(made_of, weights[Role.Q]).reshape(1, width, a.heads, latent.head)
     turned = p.turn(q_1THh[..., plain:], a.rotary)
-    q_1THh = np.concatenate([q_1THh[..., :plain], turned], axis=-1)
+    q_1THh = _tempered(a, p, np.concatenate([q_1THh[..., :plain], turned], axis=-1))
     new = linear(x_1TD, weights[Role.KV_DOWN])[:, :, None]  # [1, T, 1, R + r]
     l_1TR = p.norm(new[:, :, 0, :rank], weights[Role.K_NORM], latent.norm_eps)
     shared = p.turn(new[..., rank:], a.rotary)
