@@ -178,6 +178,12 @@ MISTRAL4: dict[str, Any] = MLA | {
     "topk_group": 1,
     "rope_parameters": GROWING | {"partial_rotary_factor": 6 / 16},
 }
+# An index that chooses a few of the keys. Of few heads the scores of several keys would tie, at 0.
+INDEXED: dict[str, Any] = MLA | {
+    "index_n_heads": 11,
+    "index_head_dim": 10,
+    "index_topk": 7,
+}
 EVEN = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}  # for codes
 SHARP = {"mscale": 1.0, "mscale_all_dim": 0.5}
 GEMMA3N: dict[str, Any] = {

@@ -37,6 +37,7 @@ from .sizes import (
     GROWING,
     HYBRID,
     HYBRID_MOE,
+    INDEXED,
     KIMI,
     LLAMA3,
     LLAMA4,
@@ -242,6 +243,21 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"first_k_dense_replace": 0, "n_shared_experts": 2}
         | {"rope_parameters": GROWING | {"original_max_position_embeddings": 9, "factor": 8.0}},
     ),
+    "DeepSeek-V3.2": ("DeepseekV32", INDEXED | {"rope_parameters": YARN | SHARP}),
+    "DeepSeek-V3.2, more keys chosen than there are": (
+        "DeepseekV32",
+        INDEXED | {"index_topk": 64, "rope_parameters": YARN, "mlp_layer_types": ["sparse"] * 3},
+    ),
+    "GLM-5": (
+        "GlmMoeDsa",
+        INDEXED | {"n_group": 1, "topk_group": 1, "indexer_types": ["full", "shared", "full"]},
+    ),
+    "GLM-5, one index for all, YaRN, tied": (
+        "GlmMoeDsa",
+        INDEXED
+        | {"indexer_types": ["full", "shared", "shared"], "tie_word_embeddings": True}
+        | {"rope_parameters": YARN | SHARP, "norm_topk_prob": False, "n_shared_experts": 2},
+    ),
     "DeepSeek-V2": (
         "DeepseekV2",
         MLA | {"topk_method": "group_limited_greedy", "rope_parameters": YARN | SHARP},
@@ -382,6 +398,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 # What reference alone computes, and the field by which the others refuse it.
 ALONE = {case: "altup" for case in CASES if case.startswith("Gemma 3n")}
+ALONE |= {case: "index" for case in CASES if case.startswith(("DeepSeek-V3.2", "GLM-5"))}
 PLACES = [
     pytest.param(case, backend, id=f"{backend}-{case}")
     for backend in ("reference", "cpu")

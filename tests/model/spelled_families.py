@@ -32,7 +32,7 @@ HYBRIDS = [kind for kind in DENSE if kind.startswith(("qwen3_next", "qwen3_5"))]
 # Rotary pairs are neighbours.
 PAIRED = ["ernie4_5", "ernie4_5_moe", "glm4", "cohere", "cohere2", "llama4_text", "llama4"]
 LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "kimi_linear"]
-LATENT += ["mistral4", "kimi_k25"]
+LATENT += ["mistral4", "kimi_k25", "deepseek_v32", "glm_moe_dsa"]
 OWN_LAYERS = ["nemotron_h", "falcon_h1", "bamba"]  # whose layer_types are not read
 LLAMA3 = {
     "rope_type": "llama3",

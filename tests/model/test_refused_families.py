@@ -180,7 +180,6 @@ def test_what_is_refused(kind: str, fields: dict[str, Any], message: str) -> Non
     [
         ("gemma", "Gemma 3 is read"),
         ("olmo", "its norms have no scales"),
-        ("deepseek_v32", "it chooses the keys that it attends to"),
     ],
 )
 def test_families_that_are_refused_with_a_reason(kind: str, why: str) -> None:

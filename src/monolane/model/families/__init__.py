@@ -31,6 +31,7 @@ from monolane.model.families._gguf import (
 from monolane.model.families.bamba import BAMBA
 from monolane.model.families.cohere import COHERE, COHERE2
 from monolane.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from monolane.model.families.deepseek_v32 import DEEPSEEK_V32
 from monolane.model.families.ernie import ERNIE4_5, ERNIE4_5_MOE
 from monolane.model.families.exaone4 import EXAONE4
 from monolane.model.families.exaone_moe import EXAONE_MOE
@@ -41,6 +42,7 @@ from monolane.model.families.gemma3n import GEMMA3N, GEMMA3N_TEXT
 from monolane.model.families.gemma4 import GEMMA4, GEMMA4_TEXT
 from monolane.model.families.glm4 import GLM4
 from monolane.model.families.glm4_moe import GLM4_MOE
+from monolane.model.families.glm_moe_dsa import GLM_MOE_DSA
 from monolane.model.families.gpt_oss import GPT_OSS
 from monolane.model.families.granite import GRANITE
 from monolane.model.families.granitemoehybrid import GRANITEMOEHYBRID
@@ -133,6 +135,8 @@ FAMILIES = (
     MISTRAL4,
     MISTRAL3_MISTRAL4,
     KIMI_K25,
+    DEEPSEEK_V32,
+    GLM_MOE_DSA,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}
@@ -153,7 +157,6 @@ _MODEL_TYPES = tuple(kind for kind, text in _BY_MODEL_TYPE if text is None)
 _REFUSED = {
     "gemma": "Gemma 3 is read, the first one is not yet",
     "olmo": "its norms have no scales",
-    "deepseek_v32": "it chooses the keys that it attends to, which no executor does yet",
 }
 
 

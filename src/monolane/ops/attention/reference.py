@@ -5,6 +5,7 @@ K KV heads of a lane, h width of a head; of latents R rank, r turned, n not turn
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from monolane.ops._names import Role
 from monolane.ops.attention.spec import Attention, QkNorm
@@ -12,8 +13,11 @@ from monolane.reference import (
     Computation,
     Floats,
     LayerPass,
+    Row,
     attend,
+    choose_keys,
     linear,
+    norm_stream,
     rms_norm,
     sigmoid,
 )
@@ -101,8 +105,41 @@ def _latent(a: Attention, p: LayerPass, x_1TD: Floats) -> Floats:
     k_SHn = np.einsum("sr,hrn->shn", l_SR, weights[Role.K_UP], optimize=True)
     v_SHv = np.einsum("sr,hvr->shv", l_SR, weights[Role.V_UP], optimize=True)
     k_SHh = np.concatenate([k_SHn, np.repeat(t_S1r, a.heads, axis=1)], axis=-1)
-    sinks = weights.get(Role.SINKS)
-    return attend(q_1THh, k_SHh[None], v_SHv[None], p.cache.length, a.window, a.scale, sinks)
+    sinks, seen = weights.get(Role.SINKS), _seen(a, p, made_of, x_1TD)
+    values = v_SHv[None]
+    return attend(
+        q_1THh, k_SHh[None], values, p.cache.length, a.window, a.scale, sinks, seen_TS=seen
+    )
 
 
-COMPUTATION = Computation(Attention, _run)
+def _seen(
+    a: Attention, p: LayerPass, made_of_1TX: Floats, x_1TD: Floats
+) -> npt.NDArray[np.bool_] | None:
+    """Return which keys each token sees: [T, S]; None: all that come before it."""
+    index = a.index
+    if index is None:
+        return None
+    if a.index_of is not None:
+        return p.seen[a.index_of]
+    width = x_1TD.shape[1]
+    q = linear(made_of_1TX, p.weights[Role.INDEX_Q]).reshape(1, width, index.heads, index.width)
+    k = norm_stream(
+        linear(x_1TD, p.weights[Role.INDEX_K]), p.weights[Role.INDEX_NORM], index.norm_eps, True
+    )
+    k_1T1d = (k + p.weights[Role.INDEX_NORM_BIAS])[:, :, None]
+    (keys,) = p.cache.append(p.layer, p.turn(k_1T1d, a.rotary, index.style), at=1)
+    q_THd, k_Sd = p.turn(q, a.rotary, index.style)[0], keys[0, :, 0]
+    weights_TH = linear(x_1TD, p.weights[Role.INDEX_WEIGHTS])[0] * np.float32(index.heads**-0.5)
+    queries_T = np.arange(p.cache.length, p.cache.length + width)
+    hidden_TS = np.arange(len(k_Sd)) > queries_T[:, None]
+    p.seen[p.layer] = choose_keys(q_THd, k_Sd, weights_TH, hidden_TS, index.chosen)
+    return p.seen[p.layer]
+
+
+def _rows(a: Attention, lanes: int) -> tuple[Row, ...]:
+    rows = (Row(a.cached_heads // lanes, a.cached_width),) * a.kept_lists
+    own = a.index is not None and a.index_of is None
+    return (*rows, Row(1, a.index.width, rounded=False)) if a.index and own else rows
+
+
+COMPUTATION = Computation(Attention, _run, rows=_rows)
