@@ -35,7 +35,7 @@ constexpr int32_t kPlanMaxMatrices = 6;
 constexpr int32_t kPlanRotaries = 2;
 constexpr int32_t kPlanMaxUpdates = 4;
 constexpr int32_t kPlanBuffers = 20;
-constexpr int32_t kWeightRoles = 104;
+constexpr int32_t kWeightRoles = 128;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -199,12 +199,36 @@ enum class WeightRole : int32_t {
   kAheadTokenNorm = 95,
   kAheadStateNorm = 96,
   kAheadIn = 97,
-  kKvUp = 98,
-  kDeltaIn = 99,
-  kQkv = 100,
-  kGateUp = 101,
-  kDeltaBeta = 102,
-  kDeltaAlpha = 103,
+  kIndexQ = 98,
+  kIndexWeights = 99,
+  kIndexK = 100,
+  kIndexNorm = 101,
+  kIndexNormBias = 102,
+  kODown = 103,
+  kCompressKv = 104,
+  kCompressGate = 105,
+  kCompressBias = 106,
+  kCompressNorm = 107,
+  kIndexKv = 108,
+  kIndexGate = 109,
+  kIndexBias = 110,
+  kIndexKvNorm = 111,
+  kExpertTable = 112,
+  kHyper1 = 113,
+  kHyper1Base = 114,
+  kHyper1Scale = 115,
+  kHyper2 = 116,
+  kHyper2Base = 117,
+  kHyper2Scale = 118,
+  kHyperOut = 119,
+  kHyperOutBase = 120,
+  kHyperOutScale = 121,
+  kKvUp = 122,
+  kDeltaIn = 123,
+  kQkv = 124,
+  kGateUp = 125,
+  kDeltaBeta = 126,
+  kDeltaAlpha = 127,
 };
 
 enum class PlanHead : int32_t {

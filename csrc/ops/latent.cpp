@@ -78,6 +78,7 @@ void run_expand(Forward& f, Worker& w, const PlanPhase& phase) {
     const Activation up_kind = f.activation_of(up);
     void* packed = w.packed_lane(up_kind, 0, width);
     const int64_t stride = int64_t{a.heads} * a.head_dim;
+    for (int64_t t = 0; t < width; ++t) temper(f, a, t, y + t * count, count);
     for (int64_t head = 0; head < count / query; ++head) {
       float* out = f.buffer(PlanBuffer::kQuery) + (own.begin / ups.rows + head) * a.head_dim;
       for (int64_t t = 0; t < width; ++t) {

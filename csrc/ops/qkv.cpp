@@ -12,14 +12,14 @@
 #include "ops/stream.h"
 
 namespace monolane {
-namespace {
 
-// Multiplies queries of row t by what grows with their position.
 void temper(const Forward& f, const PlanAttention& a, int64_t t, float* y, int64_t count) {
   if (a.temperature == 0.0f) return;
   const double steps = (f.pass.rows[t].position + a.temperature_ahead) / a.temperature_context;
   scale_by(y, static_cast<float>(1.0 + double{a.temperature} * std::log1p(steps)), count);
 }
+
+namespace {
 
 // Puts whole heads of a lane, of each the query and then its gate, into where each is read.
 void store_gated_queries(Forward& f, Worker& w, const PlanPhase& phase, int64_t owner,

@@ -20,6 +20,7 @@ from monolane.model import (
     ModelConfig,
     Role,
     Rotary,
+    Temperature,
     Weights,
     YarnScaling,
     in_lanes,
@@ -81,6 +82,11 @@ CASES = {
         norm_offset=1.0,
         rotary=Rotary(style="half"),
         layers=(replace(DENSE, window=24), replace(MIXTURE, rotary="none"), MIXTURE),
+    ),
+    "queries that grow": config_of(
+        ODD,
+        Experts(7, 3, 26, True, shared=26),
+        attention_temperature=Temperature(0.3, 40),
     ),
     "whole groups of numbers": config_of(
         EVEN,

@@ -172,6 +172,18 @@ LONGROPE = {
 LONG = {"rope_parameters": LONGROPE, "original_max_position_embeddings": 32}
 ALPHA = {"rope_type": "dynamic", "rope_theta": 100.0, "alpha": 30.0, "factor": 1.0}
 GROWING = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}
+# Mistral 4: latents, queries that grow with their position, mixtures that are chosen out of all.
+MISTRAL4: dict[str, Any] = MLA | {
+    "n_group": 1,
+    "topk_group": 1,
+    "rope_parameters": GROWING | {"partial_rotary_factor": 6 / 16},
+}
+# An index that chooses a few of the keys. Of few heads the scores of several keys would tie, at 0.
+INDEXED: dict[str, Any] = MLA | {
+    "index_n_heads": 11,
+    "index_head_dim": 10,
+    "index_topk": 7,
+}
 EVEN = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}  # for codes
 SHARP = {"mscale": 1.0, "mscale_all_dim": 0.5}
 GEMMA3N: dict[str, Any] = {

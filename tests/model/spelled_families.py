@@ -15,7 +15,7 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 128,
 }
 LANES = {"num_lanes": 2, "broadcast_delay": 1}  # which dense families do not look at
-KINDS = [kind for family in FAMILIES for kind in family.model_types]
+KINDS = list(dict.fromkeys(kind for family in FAMILIES for kind in family.model_types))
 DENSE = [kind for kind in KINDS if not kind.startswith("laneformer")]
 NESTED = [
     "gemma3",
@@ -26,11 +26,13 @@ NESTED = [
     "mistral3",
     "llama4",
     "gemma3n",
+    "kimi_k25",
 ]  # with a tower
 HYBRIDS = [kind for kind in DENSE if kind.startswith(("qwen3_next", "qwen3_5"))]
 # Rotary pairs are neighbours.
 PAIRED = ["ernie4_5", "ernie4_5_moe", "glm4", "cohere", "cohere2", "llama4_text", "llama4"]
 LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "kimi_linear"]
+LATENT += ["mistral4", "kimi_k25", "deepseek_v32", "glm_moe_dsa"]
 OWN_LAYERS = ["nemotron_h", "falcon_h1", "bamba"]  # whose layer_types are not read
 LLAMA3 = {
     "rope_type": "llama3",

@@ -55,7 +55,8 @@ def test_what_a_family_reads_it_writes(kind: str, tied: bool) -> None:
 def test_dense_families_are_one_lane_that_reduces_at_once(kind: str) -> None:
     config = parse_config(spelled(kind, head_dim=12))
     latent = kind in LATENT
-    head_dim = 12 if not latent else 192 + 64 if kind == "glm4_moe_lite" else 128 + 64
+    own = {"glm4_moe_lite": 192 + 64, "glm_moe_dsa": 192 + 64, "mistral4": 64 + 64}
+    head_dim = own.get(kind, 128 + 64 if latent else 12)
     assert (config.num_lanes, config.head, config.head_dim) == (1, Head.VOCAB_PARALLEL, head_dim)
     assert {x.attention_reduce for x in config.layers} == {NOW}
     assert config.rotary.style == ("interleaved" if latent or kind in PAIRED else "half")
@@ -115,7 +116,7 @@ EPSILONS = {  # of norms, where it is not 1e-6
     **dict.fromkeys(("glm4_moe_lite", "exaone_moe", "ministral3", "mistral3"), 1e-5),
     **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), 1e-5),
     **dict.fromkeys(("cohere", "cohere2", "ernie4_5_moe", "llama4", "llama4_text"), 1e-5),
-    "kimi_linear": 1e-5,
+    **dict.fromkeys(("kimi_linear", "glm_moe_dsa"), 1e-5),
     **dict.fromkeys(OWN_LAYERS, 1e-5),
     "glm4": 1.5625e-7,
 }
@@ -180,6 +181,8 @@ FEATURES = {
         "rotary.amplitude",
     ),
     **dict.fromkeys(LATENT, ("latent", "experts")),
+    "mistral4": ("attention_temperature", "latent", "query_scale", "experts"),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), ("index", "latent", "experts")),
     **dict.fromkeys(
         ("gemma4_text", "gemma4"),
         (

@@ -12,6 +12,7 @@ import pytest
 from monolane.errors import CheckpointError, ConfigError
 from monolane.model import Checkpoint, Quantization, parse_config, quantize_folder
 from monolane.model import _float8 as float8
+from monolane.model._checkpoint import Cut
 from monolane.model._float8 import MEANING, Float8
 from monolane.model._safetensors import write_safetensors
 
@@ -150,17 +151,81 @@ def test_scales_of_other_blocks_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"fmt": "e5m2"}, "fmt: expected one of 'e4m3', got 'e5m2'"),
-        ({"activation_scheme": "static"}, "activation_scheme: expected 'dynamic': weights alone"),
-        ({"weight_block_size": None}, "weight_block_size: expected the rows and the columns"),
-        ({"weight_block_size": [128]}, "weight_block_size: expected the rows and the columns"),
-        ({"weight_block_size": [0, 128]}, "weight_block_size: expected the rows and the columns"),
-        ({"weight_block_size": [128.0, 1]}, "weight_block_size: expected the rows and the columns"),
+        ({"fmt": "e5m2"}, "fmt: expected one of 'e4m3', 'float8_e4m3fn', got 'e5m2'"),
+        ({"activation_scheme": "some"}, "activation_scheme: expected one of 'dynamic', 'static'"),
+        ({"weight_block_size": 128}, "weight_block_size: expected null, or the rows and the"),
+        ({"weight_block_size": [128]}, "weight_block_size: expected null, or the rows and the"),
+        ({"weight_block_size": [0, 128]}, "weight_block_size: expected null, or the rows and the"),
+        ({"weight_block_size": [128.0, 1]}, "weight_block_size: expected null, or the rows"),
     ],
 )
 def test_other_schemes_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"^config.json: quantization_config: {message}"):
         parse_config(CONFIG | {"quantization_config": SCHEME | changes})
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_matrix_may_have_one_scale(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """As Ministral 3 and Mistral 4 have it, with a scale of what the matrix meets, not read."""
+    scheme = SCHEME | {"weight_block_size": None, "activation_scheme": "static"}
+    said = CONFIG | {"quantization_config": scheme, "dtype": "float32"}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    codes, _ = draw(9, 20, (128, 128))
+    one = np.full(shape, 0.3, np.float32)
+    tensors = {"a.weight": codes, "a.weight_scale_inv": one, "a.activation_scale": one}
+    stack = {"e": np.stack([codes, codes]), "e_scale_inv": one, "e_activation_scale": one}
+    write_safetensors(tmp_path / "model.safetensors", list((tensors | stack).items()))
+    checkpoint = Checkpoint.open(tmp_path)
+    assert sorted(checkpoint) == ["a.weight", "e"]
+    wanted = codes.astype(np.float32) * np.float32(0.3)
+    np.testing.assert_array_equal(checkpoint["a.weight"], wanted)
+    cut = checkpoint.with_cuts({"e.1": Cut("e", 1, slice(2, 5))})
+    np.testing.assert_array_equal(cut["e.1"], wanted[2:5])
+    wrong = {"a.weight_scale_inv": np.ones((3, 1), np.float32)}
+    write_safetensors(tmp_path / "model.safetensors", list((tensors | wrong).items()))
+    with pytest.raises(CheckpointError, match=r"expected scales of shape \[1, 1\] beside it"):
+        Checkpoint.open(tmp_path)["a.weight"]
+
+
+def test_experts_in_one_tensor_have_scales_of_their_own(tmp_path: Path) -> None:
+    said = CONFIG | {"quantization_config": SCHEME | {"weight_block_size": [4, 8]}}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    each = [draw(rows, 20, (4, 8)) for rows in (9, 10)]
+    codes = np.stack([codes[:9] for codes, _ in each])
+    scales = np.stack([scales for _, scales in each])
+    tensors = {"e": codes, "e_scale_inv": scales}
+    write_safetensors(tmp_path / "model.safetensors", list(tensors.items()))
+    found = Checkpoint.open(tmp_path).with_cuts({"e.1": Cut("e", 1, slice(2, 5))})
+    wanted = Float8((4, 8), "bfloat16").widen("e", codes[1], scales[1])
+    np.testing.assert_array_equal(found["e.1"], wanted[2:5])
+    few = {"e": codes, "e_scale_inv": scales[:1]}
+    write_safetensors(tmp_path / "model.safetensors", list(few.items()))
+    found = Checkpoint.open(tmp_path).with_cuts({"e.1": Cut("e", 1, slice(2, 5))})
+    with pytest.raises(CheckpointError, match="expected scales of shape"):
+        found["e.1"]
+
+
+def test_the_scheme_of_a_text_is_in_its_own_config() -> None:
+    """As Kimi-K2.5 has it."""
+    text = {name: x for name, x in CONFIG.items() if name not in ("model_type", "num_key_value")}
+    weights = {"num_bits": 4, "group_size": 32, "strategy": "group", "symmetric": True}
+    scheme = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+    }
+    said = {"model_type": "kimi_k25", "text_config": text | {"quantization_config": scheme}}
+    found = parse_config(said).quantization
+    assert found is not None
+    assert found.dtype == "int4"
+    plain = {"model_type": "kimi_k25", "text_config": text | {"quantization_config": None}}
+    assert parse_config(plain).quantization is None
+
+
+@pytest.mark.parametrize("spelled", ["e4m3", "float8_e4m3fn"])
+def test_the_format_has_two_names(spelled: str) -> None:
+    config = CONFIG | {"quantization_config": SCHEME | {"fmt": spelled}}
+    assert parse_config(config).quantization is None
 
 
 def test_a_folder_is_one_of_floats(tmp_path: Path) -> None:

@@ -112,7 +112,10 @@ CONFIGS = {
         attention_sinks=True,
         activation="clamped_swiglu",
     ),
-    "latent": _latent(Latent(rank=11, query_rank=9, plain=6, turned=4, value=7)),
+    "latent": _latent(
+        Latent(rank=11, query_rank=9, plain=6, turned=4, value=7),
+        attention_temperature=Temperature(0.5, 3),
+    ),
     "latent_mixture": _latent(
         Latent(rank=7, query_rank=None, plain=5, turned=2, value=4),
         attention_sinks=True,

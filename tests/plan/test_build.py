@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from monolane.errors import ConfigError, RequestError
-from monolane.model import ModelConfig, Role
+from monolane.errors import BackendError, ConfigError, RequestError
+from monolane.model import Index, ModelConfig, Role
 from monolane.plan import (
     H200,
     Buffer,
@@ -224,6 +224,15 @@ def test_how_wide_a_pass_of_a_mixture_may_be(
         build(mixture, device_of(3), "bfloat16", max_width=257)
     with pytest.raises(ConfigError, match="max_width: expected 1 to 64, got 65"):
         build(configs["delta_mixture"], device_of(3), "bfloat16", max_width=65)
+
+
+def test_what_no_plan_has_is_refused_by_its_name(
+    configs: dict[str, ModelConfig], device_of: DeviceOf
+) -> None:
+    index = Index(heads=2, width=8, chosen=4, style="half")
+    config = replace(configs["latent"], index=index)
+    with pytest.raises(BackendError, match="^index: the interpreter backend does not compute it"):
+        build(config, device_of(3), "bfloat16")
 
 
 def test_a_dtype_that_is_none() -> None:

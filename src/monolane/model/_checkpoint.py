@@ -59,6 +59,7 @@ class Checkpoint(Mapping[str, Array]):
             scales = self._float8.scales_of(name)
             if file.entries[name].dtype == CODES and scales in files:
                 self._scales[name] = self._files.pop(scales)[scales]
+                self._files.pop(self._float8.activations_of(name), None)
 
     @classmethod
     def open(cls, folder: Path) -> "Checkpoint":
@@ -98,12 +99,17 @@ class Checkpoint(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         if (cut := self._cuts.get(name)) is not None:
-            return self[cut.stored][cut.expert, cut.rows]
-        stored = self._files[name][name]
-        if self._float8 is None or name not in self._scales:
+            each = self._files[cut.stored][cut.stored][cut.expert]
+            scales = self._scales.get(cut.stored)  # those of an expert by themselves, or one of all
+            if scales is not None and scales.ndim == 3 and cut.expert < len(scales):
+                scales = scales[cut.expert]
+            return self._widened(cut.stored, each, scales)[cut.rows]
+        return self._widened(name, self._files[name][name], self._scales.get(name))
+
+    def _widened(self, name: str, stored: Array, scales: Array | None) -> Array:
+        if self._float8 is None or scales is None:
             return stored
-        at = f"{self.file_of(name)}: tensor {name!r}"
-        return self._float8.widen(at, stored, self._scales[name])
+        return self._float8.widen(f"{self.file_of(name)}: tensor {name!r}", stored, scales)
 
     def __iter__(self) -> Iterator[str]:
         whole = {cut.stored for cut in self._cuts.values()}

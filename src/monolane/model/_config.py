@@ -23,6 +23,7 @@ from monolane.ops import (
     Attention,
     Delta,
     Experts,
+    Index,
     Latent,
     LayerRotary,
     Mlp,
@@ -93,6 +94,7 @@ class ModelConfig:
     # What each head gives is multiplied by sigmoids of a gate, which Q has rows for: of each head
     # those of the query, then as many of the gate.
     attention_gate: bool = feature(False)
+    index: Index | None = feature(None)  # what chooses the keys that attention sees
     latent: Latent | None = feature(None)  # what keys and values are made of, in place of K and V
     delta: Delta | None = feature(None)  # of the layers that have it in place of attention
     score_cap: float | None = feature(None)  # c: scores, scaled, become c tanh(score / c)
@@ -135,6 +137,7 @@ class ModelConfig:
         shared |= {} if self.altup is None else self.altup.outer(self.hidden_size)
         object.__setattr__(self, "shared_shapes", shared)
         self._check_latent()
+        self._check_index()
         self._check_delta()
         self._check_lanes()
         self._check_layers()
@@ -230,6 +233,8 @@ class ModelConfig:
             gate=self.attention_gate,
             scale=scale * self.key_scale * read_scale**2,
             latent=self.latent,
+            index=self.index,
+            index_of=layer.index_of,
             keys_of=layer.keys_of,
             value_norm=self.value_norm,
             key_is_value=layer.key_is_value,
@@ -420,12 +425,23 @@ class ModelConfig:
                 f"latent: expected one lane, got {self.num_lanes}: a latent is not dealt out to "
                 "lanes yet"
             )
-        for name in ("qkv_bias", "qk_norm", "attention_gate", "attention_temperature", "score_cap"):
+        for name in ("qkv_bias", "qk_norm", "attention_gate", "score_cap"):
             if getattr(self, name):
                 raise ConfigError(
                     f"{name}: expected {False if name in _FLAGS else None} where attention is "
                     f"latent, got {getattr(self, name)}"
                 )
+
+    def _check_index(self) -> None:
+        if self.index is None:
+            return
+        latent = self.latent
+        if latent is None or latent.query_rank is None or self.index.width < latent.turned:
+            raise ConfigError(
+                f"index: expected latent attention whose queries have a latent, and a width from "
+                f"the {None if latent is None else latent.turned} numbers that it turns on, got "
+                f"{latent} and {self.index.width}"
+            )
 
     def _check_delta(self) -> None:
         deltas = sum(layer.delta for layer in self.layers)
@@ -493,6 +509,9 @@ class ModelConfig:
             if layer.keys_of is not None:
                 earlier = self.find(layer.keys_of, Attention) if 0 <= layer.keys_of < i else None
                 layer.check_keys_of(i, self.find(i, Attention), earlier)
+            if layer.index_of is not None:
+                earlier = self.find(layer.index_of, Attention) if 0 <= layer.index_of < i else None
+                layer.check_index_of(i, self.find(i, Attention), earlier)
             if layer.rotary == "local" and self.local_rotary is None:
                 raise ConfigError(f"layer {i}: rotary: expected local_rotary with a local layer")
         places = {len(modules) for modules in self.modules}

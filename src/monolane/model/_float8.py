@@ -2,7 +2,9 @@
 
 A matrix NAME [R, K] is there as E4M3 codes (sign, four bits of exponent, three of mantissa; no
 infinity, and 0x7f and 0xff are no number), NAME_scale_inv beside it has a scale for each block of,
-mostly, 128 rows by 128 columns; the last ones are cut off. A weight is code * scale, computed in
+mostly, 128 rows by 128 columns; the last ones are cut off. Ministral 3 and Mistral 4 have one scale
+for a whole matrix, and beside it the scale by which their activations were rounded, which is not
+read: how activations are rounded is the executor's. A weight is code * scale, computed in
 float32 and rounded to the dtype that config.json names: what Transformers makes
 of it, bit for bit. Matrices that were left as floats are there without scales.
 
@@ -32,7 +34,7 @@ MEANING: npt.NDArray[np.float32] = np.arange(256, dtype=np.uint8).view(CODES).as
 LARGEST = 448.0  # of the codes' numbers
 CHUNK = 1 << 20  # codes that are widened at a time
 
-_SCALES = "_scale_inv"
+_SCALES, _ACTIVATIONS = "_scale_inv", "activation_scale"
 _FLOATS = ("F32", "BF16", "F16")
 # Largest number of each dtype that weights may have.
 _MOST = {
@@ -44,14 +46,23 @@ _MOST = {
 
 @dataclass(frozen=True, slots=True)
 class Float8:
-    """How a folder's 8-bit floats become others: ``block`` rows and columns share a scale."""
+    """How a folder's 8-bit floats become others: ``block`` rows and columns share a scale.
 
-    block: tuple[int, int]
+    None: all of a matrix do.
+    """
+
+    block: tuple[int, int] | None
     dtype: str
 
     def scales_of(self, name: str) -> str:
         """Return the name of the tensor that has a matrix's scales."""
         return name + _SCALES
+
+    def activations_of(self, name: str) -> str:
+        """Return the name of the tensor that has a scale of what a matrix meets."""
+        if name.endswith(".weight"):
+            return name.removesuffix("weight") + _ACTIVATIONS
+        return f"{name}_{_ACTIVATIONS}"  # of all experts in one tensor
 
     def widen(self, at: str, codes: Array, scales: Array) -> Array:
         """Return codes [R, K] times the scales of their blocks, in ``dtype``; ``at`` names them.
@@ -61,11 +72,14 @@ class Float8:
         shape = codes.shape
         if len(shape) != 2:
             raise CheckpointError(f"{at}: expected a matrix of 8-bit floats, got shape {shape}")
-        grid = tuple(-(-size // part) for size, part in zip(shape, self.block, strict=True))
+        block = self.block or (MAX_SIZE, MAX_SIZE)
+        if self.block is None and scales.size == 1:
+            scales = scales.reshape(1, 1)
+        grid = tuple(-(-size // part) for size, part in zip(shape, block, strict=True))
         if scales.shape != grid or scales.dtype not in [DTYPES[name] for name in _FLOATS]:
             raise CheckpointError(
                 f"{at}: expected scales of shape {list(grid)} beside it, one for each block of "
-                f"{self.block[0]} rows by {self.block[1]} columns, in {', '.join(_FLOATS)}, got "
+                f"{block[0]} rows by {block[1]} columns, in {', '.join(_FLOATS)}, got "
                 f"{list(scales.shape)} in {DTYPE_NAMES[scales.dtype]}"
             )
         wide = scales.astype(np.float32)
@@ -73,11 +87,11 @@ class Float8:
         rows, columns = shape
         found = np.empty(shape, np.dtype(self.dtype))
         step = max(1, CHUNK // max(columns, 1))
-        width = min(self.block[1], columns)  # a config's block may be wider than every matrix
+        width = min(block[1], columns)  # a config's block may be wider than every matrix
         for begin in range(0, rows, step):
             own = codes[begin : begin + step].view(np.uint8)
             _check_codes(at, own, begin)
-            of_rows = wide[np.arange(begin, begin + len(own)) // self.block[0]]
+            of_rows = wide[np.arange(begin, begin + len(own)) // block[0]]
             numbers = MEANING[own]
             numbers *= np.repeat(of_rows, width, axis=1)[:, :columns]
             found[begin : begin + step] = numbers  # rounds to nearest, ties to even
@@ -108,25 +122,36 @@ def parse_float8(fields: Fields) -> Float8 | None:
 
     ConfigError for another way to scale them.
     """
-    said = fields.nested("quantization_config")
+    said = find_scheme(fields)
     if said is None or said.raw.get("quant_method") != METHOD:
         return None
-    said.choice("fmt", ("e4m3",), "e4m3")
-    if said.choice("activation_scheme", ("dynamic", "static"), "dynamic") == "static":
-        why = "; take a copy of the model in BF16, or a .gguf file of it"
-        raise said.fault("activation_scheme", "'dynamic': weights alone are scaled here", why)
+    said.choice("fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
+    said.choice("activation_scheme", ("dynamic", "static"), "dynamic")  # which is not heeded
+    dtype = fields.choice(fields.first("dtype", "torch_dtype"), tuple(_MOST), "bfloat16")
     block: Any = said.raw.get("weight_block_size")
+    if block is None:
+        return Float8(None, dtype)
     whole = isinstance(block, list) and len(block) == 2
     if not whole or any(type(size) is not int or not 1 <= size <= MAX_SIZE for size in block):
         raise said.fault(
             "weight_block_size",
-            "the rows and the columns that share a scale, as [128, 128]",
+            "null, or the rows and the columns that share a scale, as [128, 128]",
             "; take a copy of the model in BF16, or a .gguf file of it",
         )
-    return Float8(
-        (block[0], block[1]),
-        fields.choice(fields.first("dtype", "torch_dtype"), tuple(_MOST), "bfloat16"),
-    )
+    return Float8((block[0], block[1]), dtype)
+
+
+def find_scheme(fields: Fields) -> Fields | None:
+    """Return the ``quantization_config`` of a config.json, if it has one.
+
+    Kimi-K2.5 has it in text_config, where the fields of its text are.
+    """
+    said, text = fields.nested("quantization_config"), fields.raw.get("text_config")
+    if said is not None or not isinstance(text, dict):
+        return said
+    inner = fields.nested("text_config")
+    assert inner is not None
+    return inner.nested("quantization_config")
 
 
 def find_float8(folder: Path, dtypes: Iterable[np.dtype[np.generic]]) -> Float8 | None:

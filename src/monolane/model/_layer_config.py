@@ -65,6 +65,7 @@ class LayerConfig:
     intermediate_size: int | None = None
     keys_of: int | None = None  # the earlier layer whose keys and values it reads; None: its own
     key_is_value: bool = False  # its values are what keys are before they are normed and turned
+    index_of: int | None = None  # the earlier layer whose index chooses its keys; None: its own
     # Its window does not slide: positions are cut into chunks that long, and a query sees the keys
     # of its own, itself included.
     chunked: bool = False
@@ -167,6 +168,15 @@ class LayerConfig:
                     f"{getattr(own, name)}, got layer {self.keys_of} with {getattr(earlier, name)}"
                 )
 
+    def check_index_of(self, i: int, own: Attention | None, earlier: Attention | None) -> None:
+        """Refuse an index that is not there; the layer is the i-th."""
+        there = own is not None and own.index is not None
+        if not there or earlier is None or earlier.index_of is not None:
+            raise ConfigError(
+                f"layer {i}: index_of: expected an earlier layer with an index of its own, for a "
+                f"layer with attention in a model with indices, got {self.index_of}"
+            )
+
 
 def layer_features(layers: Iterable[LayerConfig]) -> dict[str, str]:
     """Return what layers ask of executors beyond what all of them compute, and the values."""
@@ -185,6 +195,8 @@ def layer_features(layers: Iterable[LayerConfig]) -> dict[str, str]:
             found.setdefault("layers.key_is_value", set()).add("true")
         if layer.keys_of is not None:
             found.setdefault("layers.keys_of", set()).add(str(layer.keys_of))
+        if layer.index_of is not None:
+            found.setdefault("layers.index_of", set()).add(str(layer.index_of))
         for name, value in layer.sizes.items():
             found.setdefault("layers.sizes", set()).add(f"{name} {value}")
     return {name: "; ".join(sorted(values)) for name, values in found.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 from monolane.errors import ConfigError
 from monolane.model._fields import Fields
-from monolane.model._float8 import parse_float8
+from monolane.model._float8 import find_scheme, parse_float8
 from monolane.model._formats import FORMATS, find_format
 from monolane.model._quant_foreign_config import Packing, parse_packing
 
@@ -68,7 +68,7 @@ class Quantization:
 
 def parse_quantization(fields: Fields) -> Quantization | None:
     """Read ``quantization_config``; None where there is none."""
-    nested = fields.nested("quantization_config")
+    nested = find_scheme(fields)
     if nested is None:
         nested = fields.nested("quantization")  # as MLX's converter calls it
     if nested is None or parse_float8(fields) is not None:  # which are read as floats

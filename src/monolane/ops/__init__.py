@@ -17,6 +17,7 @@ from monolane.ops._spec import (
     Room,
     State,
 )
+from monolane.ops.attention.index import Index
 from monolane.ops.attention.latent import Latent
 from monolane.ops.attention.spec import ROTARIES, Attention, LayerRotary, QkNorm
 from monolane.ops.attention.temperature import Temperature
@@ -39,6 +40,7 @@ __all__ = [
     "Buffers",
     "Delta",
     "Experts",
+    "Index",
     "Kind",
     "Latent",
     "LayerRotary",

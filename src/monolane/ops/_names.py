@@ -139,6 +139,35 @@ class Role(StrEnum):
     AHEAD_TOKEN_NORM = "ahead_token_norm", Kind.NORM  # [1, D]
     AHEAD_STATE_NORM = "ahead_state_norm", Kind.NORM  # [1, D]
     AHEAD_IN = "ahead_in", Kind.MATRIX  # [1, D, 2*D]
+    # Of an index that chooses keys, see attention/index.py and compressed/spec.py.
+    INDEX_Q = "index_q", Kind.KEPT  # [1, H*d, Q]
+    INDEX_WEIGHTS = "index_weights", Kind.KEPT  # [1, H, D]
+    INDEX_K = "index_k", Kind.KEPT  # [1, d, D]
+    INDEX_NORM = "index_norm", Kind.VECTOR  # [1, d]; no offset is added to it
+    INDEX_NORM_BIAS = "index_norm_bias", Kind.VECTOR  # [1, d]
+    # Of compressed attention, see compressed/spec.py; Q_DOWN, Q, KV_DOWN, the norms of both, SINKS
+    # and O are there too.
+    O_DOWN = "o_down", Kind.MATRIX  # [1, g*R, H*h/g]: of each group of heads R rows
+    COMPRESS_KV = "compress_kv", Kind.KEPT  # [1, s*h, D], s 2 where entries overlap, else 1
+    COMPRESS_GATE = "compress_gate", Kind.KEPT  # the same
+    COMPRESS_BIAS = "compress_bias", Kind.VECTOR  # [1, m, s*h]
+    COMPRESS_NORM = "compress_norm", Kind.NORM  # [1, h]
+    INDEX_KV = "index_kv", Kind.KEPT  # the same four of the index's keys, d in the place of h
+    INDEX_GATE = "index_gate", Kind.KEPT
+    INDEX_BIAS = "index_bias", Kind.VECTOR
+    INDEX_KV_NORM = "index_kv_norm", Kind.NORM
+    # The experts of each token, where these are told and not chosen.
+    EXPERT_TABLE = "expert_table", Kind.VECTOR  # [V, k]: whole numbers
+    # Of hyper-connections, see model/_hyper.py; the last three are outside the layers.
+    HYPER_1 = "hyper_1", Kind.KEPT  # [1, (2 + A)*A, A*D], of what is before a layer's first module
+    HYPER_1_BASE = "hyper_1_base", Kind.VECTOR  # [1, (2 + A)*A]
+    HYPER_1_SCALE = "hyper_1_scale", Kind.VECTOR  # [1, 3]
+    HYPER_2 = "hyper_2", Kind.KEPT  # the same three of its second
+    HYPER_2_BASE = "hyper_2_base", Kind.VECTOR
+    HYPER_2_SCALE = "hyper_2_scale", Kind.VECTOR
+    HYPER_OUT = "hyper_out", Kind.KEPT  # [1, A, A*D]
+    HYPER_OUT_BASE = "hyper_out_base", Kind.VECTOR  # [1, A]
+    HYPER_OUT_SCALE = "hyper_out_scale", Kind.VECTOR  # [1, 1]
     # In files alone, see JOINED and PARTED.
     # [1, H*(n + v), R]: of each head the rows of K_UP, not turned, then of V_UP
     KV_UP = "kv_up", Kind.FLOATS

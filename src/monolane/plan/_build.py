@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from monolane.errors import ConfigError
-from monolane.model import ModelConfig
+from monolane.model import COMMON_FEATURES, ModelConfig
 from monolane.ops import MAX_WIDTH
 from monolane.plan._builder import Builder
 from monolane.plan._device import DeviceDescription
@@ -27,6 +27,8 @@ def build(
 ) -> Plan:
     """Return the plan of a model on a device; ConfigError says which wish cannot be met.
 
+    BackendError names what of the model no plan has.
+
     max_width    token positions of a pass; beyond MAX_WIDTH, of one that only reads a prompt
     context      tokens that a sequence may hold; None: as many as the model was trained on
     ring_slots   slots for the module outputs that lanes exchange, at least delay + 1; by default
@@ -34,6 +36,7 @@ def build(
     keys         format of cached keys and values; None: as goes with the weights'
     formats      those of matrices that are not stored in ``dtype``, by role and layer
     """
+    config.check_features("interpreter", *COMMON_FEATURES)
     widest = Plan.widest(config)
     if type(max_width) is not int or not 1 <= max_width <= widest:
         raise ConfigError(f"max_width: expected 1 to {widest}, got {max_width!r}")

@@ -11,7 +11,7 @@ from monolane.reference._choose import (
     log_probabilities,
     mask_bits,
 )
-from monolane.reference._computation import Computation
+from monolane.reference._computation import Computation, Row
 from monolane.reference._executor import ReferenceExecutor
 from monolane.reference._layer_pass import LayerPass
 from monolane.reference._model import ReferenceModel
@@ -21,6 +21,7 @@ from monolane.reference._operations import (
     Floats,
     attend,
     cap_logits,
+    choose_keys,
     gelu_tanh,
     linear,
     norm_stream,
@@ -43,10 +44,12 @@ __all__ = [
     "LayerPass",
     "ReferenceExecutor",
     "ReferenceModel",
+    "Row",
     "allowed_tokens",
     "attend",
     "cap_logits",
     "choose",
+    "choose_keys",
     "count_seen",
     "find_rounding",
     "gelu_tanh",

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import RequestError
-from monolane.model import Adapter, Attention, ModelConfig
+from monolane.model import Adapter, ModelConfig
 from monolane.reference._computation import find_computation
 from monolane.reference._operations import Floats
 from monolane.reference._rounding import Rounding, find_rounding
@@ -25,32 +25,37 @@ class Cache:
         self.length = 0
         self.adapter: Adapter | None = None  # of the sequence
         self.stale = False  # the states are not of the positions that were restored last
-        # Of the layers that have some: keys and values, or latents, each [L, capacity, K, h].
+        # Of the layers that have some: keys and values, latents and what else operations keep of
+        # each token, each [L, capacity, heads, width].
         self._lists: dict[int, list[Floats]] = {}
         # Of the layers that have some: what their operations keep in a fixed size.
         self._states: dict[int, list[Floats]] = {}
-        self._rounded: dict[int, Rounding] = {}
+        self._rounded: dict[int, list[Rounding]] = {}
         for i in range(config.num_layers):
-            if (x := config.find(i, Attention)) is not None:
-                heads = x.cached_heads // config.num_lanes
-                shape = (config.num_lanes, capacity, heads, x.cached_width)
-                self._lists[i] = [np.zeros(shape, np.float32) for _ in range(x.kept_lists)]
-                self._rounded[i] = find_rounding(cache_dtype, x.cached_width)
             for module in config.modules[i]:
-                shapes = find_computation(module.operation).state(module.operation)
-                if shapes:
+                computation = find_computation(module.operation)
+                lanes = config.num_lanes
+                if rows := computation.rows(module.operation, lanes):
+                    each = ((lanes, capacity, row.heads, row.width) for row in rows)
+                    self._lists[i] = [np.zeros(shape, np.float32) for shape in each]
+                    self._rounded[i] = [
+                        find_rounding(cache_dtype if row.rounded else "float32", row.width)
+                        for row in rows
+                    ]
+                if shapes := computation.state(module.operation):
                     self._states[i] = [np.zeros(shape, np.float32) for shape in shapes]
 
-    def append(self, layer: int, *new_LTKh: Floats) -> tuple[Floats, ...]:
+    def append(self, layer: int, *new_LTKh: Floats, at: int = 0) -> tuple[Floats, ...]:
         """Write a pass's keys and values behind the filled part; return all up to and with them.
 
-        Or its latents. ``length`` moves once per pass, by ``advance``: all layers append at the
-        same place.
+        Or its latents; ``at``: the place of the first in the operation's rows. ``length`` moves
+        once per pass, by ``advance``: all layers append at the same place.
         """
-        end = self.length + new_LTKh[0].shape[1]
-        for cached, new in zip(self._lists[layer], new_LTKh, strict=True):
-            cached[:, self.length : end] = self._rounded[layer](new)
-        return tuple(cached[:, :end] for cached in self._lists[layer])
+        end, own = self.length + new_LTKh[0].shape[1], slice(at, at + len(new_LTKh))
+        lists, rounded = self._lists[layer][own], self._rounded[layer][own]
+        for cached, rounding, new in zip(lists, rounded, new_LTKh, strict=True):
+            cached[:, self.length : end] = rounding(new)
+        return tuple(cached[:, :end] for cached in lists)
 
     def appended(self, layer: int, width: int) -> tuple[Floats, ...]:
         """Return what ``append`` returned to an earlier layer in a pass of ``width`` tokens."""

@@ -10,6 +10,15 @@ from monolane.reference._operations import Floats
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """Numbers that a cache keeps of each token, in each lane: [heads, width]."""
+
+    heads: int
+    width: int
+    rounded: bool = True  # to what the dtype of the cache can hold
+
+
+@dataclass(frozen=True, slots=True)
 class Computation:
     """How an operation is computed: what of the normed stream [L, T, D] joins the stream."""
 
@@ -18,6 +27,8 @@ class Computation:
     run: Callable[[Any, Any, Floats], Floats]
     # The shapes of what a sequence keeps of it beside cached rows, which begins as zeros.
     state: Callable[[Any], tuple[tuple[int, ...], ...]] = lambda _: ()
+    # What a sequence keeps of each token, of a model with so many lanes.
+    rows: Callable[[Any, int], tuple[Row, ...]] = lambda _, __: ()
 
 
 @cache

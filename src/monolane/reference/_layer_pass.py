@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from monolane.model import LayerRotary, LowRank, ModelConfig, Role
+from monolane.model import LayerRotary, LowRank, ModelConfig, PairStyle, Role
 from monolane.reference._cache import Cache
 from monolane.reference._operations import Floats, linear, rms_norm, rotate
 
@@ -24,6 +24,8 @@ class LayerPass:
     token_ids: npt.NDArray[np.int64]  # [T]
     stream: Floats  # [L, T, D]: what a module reads, before it is normed
     states: Floats | None = None  # [T, D]: what another model's head read of the tokens before
+    # Of the layers before that have an index: which keys each token sees, [T, S].
+    seen: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)
     # What the sequence's adapter adds to which matrices.
     adapted: Mapping[Role, LowRank] = field(default_factory=dict)
 
@@ -38,8 +40,11 @@ class LayerPass:
         offset = np.float32(self.config.norm_offset)
         return rms_norm(x, scale + offset, self.config.norm_eps if eps is None else eps)
 
-    def turn(self, x_LTHh: Floats, which: LayerRotary) -> Floats:
-        """Turn heads, or the first numbers of each, by their tokens' positions."""
+    def turn(self, x_LTHh: Floats, which: LayerRotary, style: PairStyle | None = None) -> Floats:
+        """Turn heads, or the first numbers of each, by their tokens' positions.
+
+        ``style`` of pairs is by default the rotary's.
+        """
         if which == "none":
             return x_LTHh
         rotary = self.config.rotary if which == "main" else self.config.local_rotary
@@ -48,5 +53,5 @@ class LayerPass:
         positions_T = np.arange(first, first + x_LTHh.shape[1])
         x_LTHr, rest = np.split(x_LTHh, [dim], axis=-1)
         frequencies = rotary.frequencies(dim)
-        turned = rotate(x_LTHr, positions_T, frequencies, rotary.style, rotary.amplitude)
+        turned = rotate(x_LTHr, positions_T, frequencies, style or rotary.style, rotary.amplitude)
         return np.concatenate([turned, rest], axis=-1)

@@ -25,7 +25,8 @@ class ReferenceModel:
     def __init__(self, weights: Weights) -> None:
         weights = weights.dequantized()
         self.config = weights.config
-        self.config.check_features("reference", *COMMON_FEATURES, "altup")
+        alone = ("altup", "index", "layers.index_of")  # what no other executor computes
+        self.config.check_features("reference", *COMMON_FEATURES, *alone)
         self._outer = {role: _float32(array) for role, array in weights.outer.items()}
         self._layers = [
             {role: _float32(array) for role, array in layer.items()} for layer in weights.layers
@@ -73,6 +74,7 @@ class ReferenceModel:
         kind = Streams if config.altup is None else AltUpStreams
         streams = kind(config, self._outer, x_LTD)
         outputs: tuple[list[Floats], ...] = tuple([] for _ in JOINING_NORMS)
+        seen: dict[int, npt.NDArray[np.bool_]] = {}
         for i, (modules, layer) in enumerate(zip(config.modules, self._layers, strict=True)):
             streams.enter(layer)
             layer_pass = LayerPass(
@@ -85,6 +87,7 @@ class ReferenceModel:
                 ids_T,
                 streams.x,
                 states,
+                seen,
                 {} if cache.adapter is None else cache.adapter.of_layer(i),
             )
             held = np.zeros(1, np.float32)  # what joins the streams with the next module's

@@ -70,14 +70,15 @@ def attend(
     sinks_LH: Floats | None = None,
     cap: float | None = None,
     chunked: bool = False,
+    seen_TS: npt.NDArray[np.bool_] | None = None,
 ) -> Floats:
     """Causal attention of T queries, from ``first_position`` on, over all S = first + T keys.
 
     Query i sees key j iff j <= i and, in a windowed layer, j > i - window; where windows are
     ``chunked``, iff i and j are of one chunk of so many positions. Scores are multiplied by
     ``scale``, by default 1 / sqrt(h), and capped where there is a ``cap``. A head's sink is one
-    more score, of a key whose value is 0. Values may be of another width than keys. Returns
-    [L, T, H*h], h that of values.
+    more score, of a key whose value is 0. Of keys that are not ``seen`` nothing is seen. Values may
+    be of another width than keys. Returns [L, T, H*h], h that of values.
     """
     lanes, width, heads, head_dim = q_LTHh.shape
     group = heads // k_LSKh.shape[2]  # query heads per KV head
@@ -91,7 +92,7 @@ def attend(
     hidden = key > query
     if window is not None:
         hidden |= key < query // window * window if chunked else key <= query - window
-    scores[..., hidden] = -np.inf
+    scores[..., hidden if seen_TS is None else hidden | ~seen_TS] = -np.inf
     if sinks_LH is not None:
         sinks = np.broadcast_to(sinks_LH[:, :, None, None], (*scores.shape[:3], 1))
         scores = np.concatenate([scores, sinks], axis=-1)
@@ -99,6 +100,29 @@ def attend(
     out = np.einsum("lhts,lshc->lthc", shares, v_LSHh, optimize=True)
     joined: Floats = out.reshape(lanes, width, -1)
     return joined
+
+
+def choose_keys(
+    q_THd: Floats,
+    k_Sd: Floats,
+    weights_TH: Floats,
+    hidden_TS: npt.NDArray[np.bool_],
+    count: int,
+) -> npt.NDArray[np.bool_]:
+    """Return which keys an index chooses for each token, at most ``count``: [T, S].
+
+    Those with the largest sums over its heads of weight * max(0, q . k / sqrt(d)), of equal ones
+    the first; none that is ``hidden``.
+    """
+    scores_TSH = np.einsum("thd,sd->tsh", q_THd, k_Sd, optimize=True)
+    positive = np.maximum(scores_TSH * np.float32(q_THd.shape[-1] ** -0.5), np.float32(0))
+    scores_TS = np.einsum("tsh,th->ts", positive, weights_TH, optimize=True)
+    scores_TS[hidden_TS] = -np.inf
+    largest = np.argsort(-scores_TS, axis=-1, kind="stable")[:, :count]
+    chosen_TS = np.zeros(scores_TS.shape, np.bool_)
+    np.put_along_axis(chosen_TS, largest, True, axis=-1)
+    chosen: npt.NDArray[np.bool_] = chosen_TS & ~hidden_TS
+    return chosen
 
 
 def softmax(x: Floats) -> Floats:

@@ -31,6 +31,7 @@ from monolane.model.families._gguf import (
 from monolane.model.families.bamba import BAMBA
 from monolane.model.families.cohere import COHERE, COHERE2
 from monolane.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from monolane.model.families.deepseek_v32 import DEEPSEEK_V32
 from monolane.model.families.ernie import ERNIE4_5, ERNIE4_5_MOE
 from monolane.model.families.exaone4 import EXAONE4
 from monolane.model.families.exaone_moe import EXAONE_MOE
@@ -41,10 +42,12 @@ from monolane.model.families.gemma3n import GEMMA3N, GEMMA3N_TEXT
 from monolane.model.families.gemma4 import GEMMA4, GEMMA4_TEXT
 from monolane.model.families.glm4 import GLM4
 from monolane.model.families.glm4_moe import GLM4_MOE
+from monolane.model.families.glm_moe_dsa import GLM_MOE_DSA
 from monolane.model.families.gpt_oss import GPT_OSS
 from monolane.model.families.granite import GRANITE
 from monolane.model.families.granitemoehybrid import GRANITEMOEHYBRID
 from monolane.model.families.hunyuan import HUNYUAN_V1_DENSE, HUNYUAN_V1_MOE
+from monolane.model.families.kimi_k25 import KIMI_K25
 from monolane.model.families.kimi_linear import KIMI_LINEAR
 from monolane.model.families.laneformer import LANEFORMER
 from monolane.model.families.lfm2 import LFM2, LFM2_MOE
@@ -53,6 +56,7 @@ from monolane.model.families.llama4 import LLAMA4, LLAMA4_TEXT
 from monolane.model.families.minimax_m2 import MINIMAX_M2
 from monolane.model.families.ministral3 import MINISTRAL3, MISTRAL3
 from monolane.model.families.mistral import MISTRAL
+from monolane.model.families.mistral4 import MISTRAL3_MISTRAL4, MISTRAL4
 from monolane.model.families.mixtral import MIXTRAL
 from monolane.model.families.nemotron_h import NEMOTRON_H
 from monolane.model.families.olmo2 import OLMO2
@@ -128,6 +132,11 @@ FAMILIES = (
     NEMOTRON_H,
     FALCON_H1,
     BAMBA,
+    MISTRAL4,
+    MISTRAL3_MISTRAL4,
+    KIMI_K25,
+    DEEPSEEK_V32,
+    GLM_MOE_DSA,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}
@@ -137,25 +146,32 @@ for _family in FAMILIES:
         for _name in (_family.gguf.architecture, *_family.gguf.also):
             for _there in (False, True) if _mixed is None else (_mixed,):
                 _BY_ARCHITECTURE.setdefault((_name, _there), []).append(_family)
-_BY_MODEL_TYPE = {kind: family for family in FAMILIES for kind in family.model_types}
+_BY_MODEL_TYPE = {
+    (kind, text): family
+    for family in FAMILIES
+    for kind in family.model_types
+    for text in family.inside or (None,)
+}
+_MODEL_TYPES = tuple(kind for kind, text in _BY_MODEL_TYPE if text is None)
 # What stands in the way of families that users ask for.
 _REFUSED = {
     "gemma": "Gemma 3 is read, the first one is not yet",
     "olmo": "its norms have no scales",
-    "deepseek_v32": "it chooses the keys that it attends to, which no executor does yet",
 }
 
 
 def parse_config(raw: Mapping[str, Any], source: str = "config.json") -> ModelConfig:
     """Read the object of a config.json; ConfigError says which field is missing or wrong."""
     kind = raw.get("model_type")
-    if not isinstance(kind, str) or kind not in _BY_MODEL_TYPE:
-        known = ", ".join(map(repr, _BY_MODEL_TYPE))
+    if not isinstance(kind, str) or kind not in _MODEL_TYPES:
+        known = ", ".join(map(repr, _MODEL_TYPES))
         why = f": {_REFUSED[kind]}" if isinstance(kind, str) and kind in _REFUSED else ""
         raise ConfigError(f"{source}: model_type: expected one of {known}, got {kind!r}{why}")
-    read = Fields(raw, source)
+    read, text = Fields(raw, source), raw.get("text_config")
+    inside = text.get("model_type") if isinstance(text, dict) else None
+    known_inside = isinstance(inside, str) and (kind, inside) in _BY_MODEL_TYPE
     try:
-        config = _BY_MODEL_TYPE[kind].parse(read)
+        config = _BY_MODEL_TYPE[kind, inside if known_inside else None].parse(read)
         return replace(config, quantization=parse_quantization(read))
     except ConfigError as error:
         if str(error).startswith(source):

@@ -26,6 +26,9 @@ class Family:
 
     name: str  # ModelConfig.family
     model_types: tuple[str, ...]
+    # Where several families have a model_type: those of text_config that this one is of; the one
+    # that has none is of all others.
+    inside: tuple[str, ...] = ()
     # Field of ModelConfig -> how to read it; a field that is not named has ModelConfig's default.
     fields: Mapping[str, Reader]
     # Field of config.json -> the one value that executors compute, and what to say of others.

@@ -28,11 +28,13 @@ def with_tower(
     architecture: str,
     prefix: tuple[str, str],
     others: tuple[str, ...],
+    name: str | None = None,
+    inside: tuple[str, ...] = (),
 ) -> Family:
     """Return the family of the models that have ``text`` as their decoder.
 
     ``prefix``: how names of its tensors begin, and how they do here; ``others``: how those begin
-    that are not read.
+    that are not read. ``name`` is by default ``model_type``; ``inside``: see ``Family``.
     """
     plain, here = prefix
 
@@ -45,8 +47,9 @@ def with_tower(
 
     return replace(
         text,
-        name=model_type,
+        name=name or model_type,
         model_types=(model_type,),
+        inside=inside,
         names=lambda config: {role: renamed(name) for role, name in text.names(config).items()},
         merged={role: renamed(name) for role, name in text.merged.items()},
         surplus=surplus,

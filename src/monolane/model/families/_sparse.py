@@ -23,6 +23,12 @@ ROUTED = {
     Role.SHARED_UP: _MLP + "shared_experts.up_proj.weight",
     Role.SHARED_DOWN: _MLP + "shared_experts.down_proj.weight",
 }
+# Of files that have one tensor for all experts of a layer; see ``Family.merged``.
+MERGED = {
+    Role.EXPERT_GATE: _MLP + "experts.gate_up_proj",
+    Role.EXPERT_UP: _MLP + "experts.gate_up_proj",
+    Role.EXPERT_DOWN: _MLP + "experts.down_proj",
+}
 
 
 def read_sparse(fields: Fields, dense: int = 1) -> list[bool]:

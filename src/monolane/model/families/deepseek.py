@@ -131,7 +131,8 @@ def _query_scale(read: Callable[[Fields], Rotary]) -> Callable[[Fields], float |
     return query_scale
 
 
-def _experts(fields: Fields, **choice: Any) -> Experts | None:
+def read_mixture(fields: Fields, **choice: Any) -> Experts | None:
+    """Read the sizes of experts, of which ``choice`` says how they are chosen; None: none are."""
     if not any(read_sparse(fields)):
         return None
     inner = fields.size("moe_intermediate_size")
@@ -146,7 +147,7 @@ def _experts(fields: Fields, **choice: Any) -> Experts | None:
 
 
 def _v3_experts(fields: Fields) -> Experts | None:
-    return _experts(
+    return read_mixture(
         fields,
         normalised=fields.flag("norm_topk_prob", True),
         scores="sigmoid",
@@ -159,7 +160,7 @@ def _v3_experts(fields: Fields) -> Experts | None:
 
 def _v2_experts(fields: Fields) -> Experts | None:
     limited = fields.choice("topk_method", (_GREEDY, _LIMITED)) == _LIMITED
-    return _experts(
+    return read_mixture(
         fields,
         normalised=False,
         groups=fields.size("n_group") if limited else 1,
@@ -181,7 +182,9 @@ def _surplus(config: ModelConfig, name: str) -> bool:
     return surplus(config, name) or (bool(ahead) and int(parts[2]) >= config.num_layers)
 
 
-def _render_as(kind: str, model_type: str) -> Callable[[ModelConfig], dict[str, Any]]:
+def render_as(kind: str, model_type: str) -> Callable[[ModelConfig], dict[str, Any]]:
+    """Return how a family with latent attention is written, for the classes named ``kind``."""
+
     def render(config: ModelConfig) -> dict[str, Any]:
         latent, mixture = config.latent, config.experts
         assert latent is not None
@@ -314,7 +317,7 @@ DEEPSEEK_V3 = replace(
     },
     names=_names,
     surplus=_surplus,
-    render=_render_as("DeepseekV3", "deepseek_v3"),
+    render=render_as("DeepseekV3", "deepseek_v3"),
     view=_with(_V3),
     gguf=_GGUF,
     ahead=DEEPSEEK_AHEAD,
@@ -336,7 +339,7 @@ DEEPSEEK_V2 = replace(
         "norm_topk_prob": (False, "weights of this family do not add up to 1"),
         "mlp_bias": (False, "executors have no biases in the MLP"),
     },
-    render=_render_as("DeepseekV2", "deepseek_v2"),
+    render=render_as("DeepseekV2", "deepseek_v2"),
     view=_with(_V2),
     gguf=replace(_GGUF, given=_v2_gguf_given, gating=(0, 1)),  # none said, a softmax
 )
@@ -347,7 +350,7 @@ GLM4_MOE_LITE = replace(
     name="glm4_moe_lite",
     model_types=("glm4_moe_lite",),
     fixed={"hidden_act": ("silu", ""), "attention_bias": _FIXED["attention_bias"]},
-    render=_render_as("Glm4MoeLite", "glm4_moe_lite"),
+    render=render_as("Glm4MoeLite", "glm4_moe_lite"),
     view=_with(_LITE, _LITE_QUERY_RANK),
     gguf=None,
 )

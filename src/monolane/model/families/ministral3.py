@@ -2,12 +2,13 @@
 
     ministral3   the text model by itself
     mistral3     with a vision tower, which is not read; inside is a Ministral 3 or, in Mistral
-                 Small 3, a Mistral
+                 Small 3, a Mistral; of a Mistral 4 see mistral4.py
 
 ``llama_4_scaling_beta`` of the stretch says how fast queries grow: see
 ops/attention/temperature.py.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +42,7 @@ _MISTRAL: dict[str, Any] = {
     "rms_norm_eps": 1e-6,
     "sliding_window": DEFAULT_WINDOW,
 }
-_INSIDE = ("ministral3", "mistral")
+_INSIDE = ("ministral3", "mistral", "mistral4")  # the last one is in mistral4.py
 
 
 def _view(fields: Fields) -> Fields:
@@ -52,20 +53,25 @@ def _view(fields: Fields) -> Fields:
     return Fields({**(_MISTRAL if plain else _MINISTRAL), **there}, fields.source, fields.spelled)
 
 
-def _temperature(fields: Fields) -> Temperature | None:
+def read_temperature(fields: Fields) -> Temperature | None:
+    """Read how fast queries grow; null and 0: they do not."""
     inner = fields.nested(fields.first("rope_parameters", "rope_scaling"))
-    if inner is None or not inner.has(_GROWTH):
+    if inner is None or inner.raw.get(_GROWTH) in (None, 0):
         return None
     return Temperature(inner.number(_GROWTH), inner.size(_CONTEXT))
 
 
+def render_temperature(config: ModelConfig, stretch: dict[str, Any] | None) -> dict[str, Any]:
+    """Write a stretch, where there is one, and how fast queries grow, as one object."""
+    growing, said = config.attention_temperature, stretch or {"rope_type": "default"}
+    if growing is None:
+        return said
+    return {**said, _GROWTH: growing.growth, _CONTEXT: growing.context}
+
+
 def _render(config: ModelConfig) -> dict[str, Any]:
     said = render_as("Ministral3")(config)
-    growing = config.attention_temperature
-    stretch = said.get("rope_scaling", {"rope_type": "default"})
-    if growing is not None:
-        stretch = {**stretch, _GROWTH: growing.growth, _CONTEXT: growing.context}
-    return said | {"rope_scaling": stretch}
+    return said | {"rope_scaling": render_temperature(config, said.get("rope_scaling"))}
 
 
 def _gguf_given(fields: Fields) -> dict[str, Any]:
@@ -89,7 +95,7 @@ MINISTRAL3 = replace(
     fields=DENSE
     | {
         "layers": lambda f: read_alike(f, f.optional_size("sliding_window")),
-        "attention_temperature": _temperature,
+        "attention_temperature": read_temperature,
     },
     fixed=MISTRAL.fixed,
     render=_render,
@@ -104,10 +110,11 @@ MINISTRAL3 = replace(
         given=_gguf_given,
     ),
 )
-MISTRAL3 = with_tower(
-    MINISTRAL3,
-    "mistral3",
-    "Mistral3ForConditionalGeneration",
-    ("", "language_model."),
-    ("vision_tower.", "multi_modal_projector."),
-)
+# The model around the text, as ``with_tower`` takes it.
+OUTSIDE: Mapping[str, Any] = {
+    "model_type": "mistral3",
+    "architecture": "Mistral3ForConditionalGeneration",
+    "prefix": ("", "language_model."),
+    "others": ("vision_tower.", "multi_modal_projector."),
+}
+MISTRAL3 = with_tower(MINISTRAL3, **OUTSIDE)

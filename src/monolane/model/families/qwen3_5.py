@@ -19,6 +19,7 @@ from monolane.model._layer_config import LayerConfig
 from monolane.model._reduce import NOW
 from monolane.model.families._gguf import GGUF_NAMES, GgufSpelling
 from monolane.model.families._nested import with_tower
+from monolane.model.families._sparse import MERGED
 from monolane.model.families.llama import surplus
 from monolane.model.families.qwen2_moe import SHARED
 from monolane.model.families.qwen3 import QWEN3
@@ -38,11 +39,6 @@ _NAMES: dict[Role, str] = {
     Role.DELTA_Z: "model.layers.{i}.linear_attn.in_proj_z.weight",
     Role.DELTA_BETA: "model.layers.{i}.linear_attn.in_proj_b.weight",
     Role.DELTA_ALPHA: "model.layers.{i}.linear_attn.in_proj_a.weight",
-}
-_MERGED = {
-    Role.EXPERT_GATE: "model.layers.{i}.mlp.experts.gate_up_proj",
-    Role.EXPERT_UP: "model.layers.{i}.mlp.experts.gate_up_proj",
-    Role.EXPERT_DOWN: "model.layers.{i}.mlp.experts.down_proj",
 }
 # What a config.json that leaves them out means.
 _DEFAULTS = {
@@ -149,7 +145,7 @@ QWEN3_5_MOE_TEXT = replace(
         "experts": _experts,
     },
     names=lambda config: {**QWEN3_5_TEXT.names(config), **ROUTED, **SHARED},
-    merged=_MERGED,
+    merged=MERGED,
     render=_render_moe,
     view=_view(_MOE, 2),
     gguf=_MOE_GGUF,

@@ -5,6 +5,7 @@ K KV heads of a lane, h width of a head; of latents R rank, r turned, n not turn
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from monolane.ops._names import Role
 from monolane.ops.attention.spec import Attention, QkNorm
@@ -12,8 +13,11 @@ from monolane.reference import (
     Computation,
     Floats,
     LayerPass,
+    Row,
     attend,
+    choose_keys,
     linear,
+    norm_stream,
     rms_norm,
     sigmoid,
 )
@@ -29,10 +33,7 @@ def _plain(a: Attention, p: LayerPass, x_LTD: Floats) -> Floats:
     q = _product(a, p, Role.Q, Role.Q_BIAS, x_LTD)
     if a.gate:  # of each head the query, then its gate
         q, gate = np.split(q.reshape(lanes, width, -1, 2 * a.head_dim), 2, axis=-1)
-    q_LTHh = _finished(a, p, Role.Q_NORM, q)
-    if a.temperature is not None:
-        positions_T = np.arange(p.cache.length, p.cache.length + width)
-        q_LTHh = q_LTHh * a.temperature.factors(positions_T)[:, None, None]
+    q_LTHh = _tempered(a, p, _finished(a, p, Role.Q_NORM, q))
     if a.keys_of is None:
         k = _product(a, p, Role.K, Role.K_BIAS, x_LTD)
         v = k if a.key_is_value else _product(a, p, Role.V, Role.V_BIAS, x_LTD)
@@ -47,6 +48,14 @@ def _plain(a: Attention, p: LayerPass, x_LTD: Floats) -> Floats:
     first = p.cache.length
     heads = attend(q_LTHh, keys, values, first, a.window, a.scale, sinks, a.cap, a.chunked)
     return heads * sigmoid(gate.reshape(heads.shape)) if a.gate else heads
+
+
+def _tempered(a: Attention, p: LayerPass, q_LTHh: Floats) -> Floats:
+    """Multiply queries by what grows with their position."""
+    if a.temperature is None:
+        return q_LTHh
+    positions_T = np.arange(p.cache.length, p.cache.length + q_LTHh.shape[1])
+    return q_LTHh * a.temperature.factors(positions_T)[:, None, None]
 
 
 def _product(a: Attention, p: LayerPass, role: Role, bias: Role, x_LTD: Floats) -> Floats:
@@ -87,7 +96,7 @@ def _latent(a: Attention, p: LayerPass, x_1TD: Floats) -> Floats:
         made_of = p.norm(made_of, weights[Role.Q_NORM], latent.norm_eps)
     q_1THh = linear(made_of, weights[Role.Q]).reshape(1, width, a.heads, latent.head)
     turned = p.turn(q_1THh[..., plain:], a.rotary)
-    q_1THh = np.concatenate([q_1THh[..., :plain], turned], axis=-1)
+    q_1THh = _tempered(a, p, np.concatenate([q_1THh[..., :plain], turned], axis=-1))
     new = linear(x_1TD, weights[Role.KV_DOWN])[:, :, None]  # [1, T, 1, R + r]
     l_1TR = p.norm(new[:, :, 0, :rank], weights[Role.K_NORM], latent.norm_eps)
     shared = p.turn(new[..., rank:], a.rotary)
@@ -96,8 +105,41 @@ def _latent(a: Attention, p: LayerPass, x_1TD: Floats) -> Floats:
     k_SHn = np.einsum("sr,hrn->shn", l_SR, weights[Role.K_UP], optimize=True)
     v_SHv = np.einsum("sr,hvr->shv", l_SR, weights[Role.V_UP], optimize=True)
     k_SHh = np.concatenate([k_SHn, np.repeat(t_S1r, a.heads, axis=1)], axis=-1)
-    sinks = weights.get(Role.SINKS)
-    return attend(q_1THh, k_SHh[None], v_SHv[None], p.cache.length, a.window, a.scale, sinks)
+    sinks, seen = weights.get(Role.SINKS), _seen(a, p, made_of, x_1TD)
+    values = v_SHv[None]
+    return attend(
+        q_1THh, k_SHh[None], values, p.cache.length, a.window, a.scale, sinks, seen_TS=seen
+    )
 
 
-COMPUTATION = Computation(Attention, _run)
+def _seen(
+    a: Attention, p: LayerPass, made_of_1TX: Floats, x_1TD: Floats
+) -> npt.NDArray[np.bool_] | None:
+    """Return which keys each token sees: [T, S]; None: all that come before it."""
+    index = a.index
+    if index is None:
+        return None
+    if a.index_of is not None:
+        return p.seen[a.index_of]
+    width = x_1TD.shape[1]
+    q = linear(made_of_1TX, p.weights[Role.INDEX_Q]).reshape(1, width, index.heads, index.width)
+    k = norm_stream(
+        linear(x_1TD, p.weights[Role.INDEX_K]), p.weights[Role.INDEX_NORM], index.norm_eps, True
+    )
+    k_1T1d = (k + p.weights[Role.INDEX_NORM_BIAS])[:, :, None]
+    (keys,) = p.cache.append(p.layer, p.turn(k_1T1d, a.rotary, index.style), at=1)
+    q_THd, k_Sd = p.turn(q, a.rotary, index.style)[0], keys[0, :, 0]
+    weights_TH = linear(x_1TD, p.weights[Role.INDEX_WEIGHTS])[0] * np.float32(index.heads**-0.5)
+    queries_T = np.arange(p.cache.length, p.cache.length + width)
+    hidden_TS = np.arange(len(k_Sd)) > queries_T[:, None]
+    p.seen[p.layer] = choose_keys(q_THd, k_Sd, weights_TH, hidden_TS, index.chosen)
+    return p.seen[p.layer]
+
+
+def _rows(a: Attention, lanes: int) -> tuple[Row, ...]:
+    rows = (Row(a.cached_heads // lanes, a.cached_width),) * a.kept_lists
+    own = a.index is not None and a.index_of is None
+    return (*rows, Row(1, a.index.width, rounded=False)) if a.index and own else rows
+
+
+COMPUTATION = Computation(Attention, _run, rows=_rows)

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from monolane._structs import Field, Struct
 from monolane.ops._names import Buffer, Role, Shapes
 from monolane.ops._spec import Buffers, Operation, Record, Room, pieces
+from monolane.ops.attention.index import Index
 from monolane.ops.attention.latent import Latent
 from monolane.ops.attention.splits import choose_splits
 from monolane.ops.attention.temperature import Temperature
@@ -95,6 +96,8 @@ class Attention(Operation):
     temperature: Temperature | None = None  # a factor of queries that grows with their position
     chunked: bool = False  # the window is a chunk of positions, which does not slide
     qk_unscaled: bool = False  # the norm of queries and keys has no scales
+    index: Index | None = None  # what chooses the keys that it sees
+    index_of: int | None = None  # the earlier layer whose index chooses; None: its own
 
     @property
     def cached_heads(self) -> int:
@@ -248,6 +251,12 @@ class Attention(Operation):
         shapes[Role.K_UP] = (self.heads, latent.rank, latent.plain)
         shapes[Role.V_UP] = (self.heads, latent.value, latent.rank)
         shapes[Role.KV_UP] = (1, self.heads * (latent.plain + latent.value), latent.rank)
+        if self.index is not None and self.index_of is None:
+            heads, width = self.index.heads, self.index.width
+            shapes[Role.INDEX_Q] = (1, heads * width, latent.query_rank or hidden)
+            shapes[Role.INDEX_K] = (1, width, hidden)
+            shapes |= {Role.INDEX_NORM: (1, width), Role.INDEX_NORM_BIAS: (1, width)}
+            shapes[Role.INDEX_WEIGHTS] = (1, heads, hidden)
         return shapes | self._behind(hidden, 1)
 
     def _behind(self, hidden: int, lanes: int) -> Shapes:

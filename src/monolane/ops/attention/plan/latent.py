@@ -11,6 +11,7 @@ import numpy as np
 
 from monolane.model import Attention, Latent, ModelConfig, Role
 from monolane.ops._names import Buffer
+from monolane.ops.attention.plan.qkv import tempered
 from monolane.plan.parts import (
     Builder,
     Kind,
@@ -145,7 +146,7 @@ def _expand(worker: Worker, phase: Phase) -> None:
     if begin == end:
         return
     y = worker.product(phase.layer, query, 0, slice(begin, end), made_of)
-    q_THh = y.reshape(worker.width, -1, latent.head)
+    q_THh = tempered(worker, phase.layer, y).reshape(worker.width, -1, latent.head)
     turned = worker.turned(phase.layer, q_THh[..., latent.plain :])
     for i, (head, rows) in enumerate(worker.pieces_of_heads(up)):
         plain = q_THh[:, i, : latent.plain]

@@ -233,7 +233,7 @@ def _rotate(worker: Worker, layer: int, rows: slice, count: int, y: Floats) -> F
     return part
 
 
-def _tempered(worker: Worker, layer: int, y: Floats) -> Floats:
+def tempered(worker: Worker, layer: int, y: Floats) -> Floats:
     """Multiply queries by what grows with their position."""
     temperature = worker.plan.config.attention(layer).temperature
     if temperature is None:
@@ -251,7 +251,7 @@ def _whole(worker: Worker, layer: int, rows: slice, count: int, y: Floats) -> Fl
 
 def _store(worker: Worker, phase: Phase, role: Role, lane: int, rows: slice, y: Floats) -> None:
     if role is Role.Q:
-        worker.store(Buffer.QUERY, (lane,), rows, _tempered(worker, phase.layer, y))
+        worker.store(Buffer.QUERY, (lane,), rows, tempered(worker, phase.layer, y))
         return
     new = slice(worker.position, worker.position + worker.width)
     region = (phase.layer, 0 if role is Role.K else 1, lane, new)
