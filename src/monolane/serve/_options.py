@@ -18,6 +18,7 @@ HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")  # as a Host
 _ORIGIN = re.compile(
     r"([a-z][a-z0-9+.-]{0,63})://([a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(:[1-9]\d{0,4})?"
 )
+_ROOT = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
 _USUAL_PORT = {"http": ":80", "https": ":443"}  # browsers leave it out
 _SOCKET = "unix:"  # before the path of a socket, in place of a host
 MAX_SHARED = 64  # sequences of one engine
@@ -77,6 +78,8 @@ class ServerOptions:
     stall_seconds     without a token of prompt or answer while something runs: /health says 503
     drain_seconds     from SIGTERM until what still runs is ended
     send_seconds      that a client may take to read what was sent
+    root_path         what a proxy puts before the paths, such as "/llm", whether it takes it off
+                      again or not
     max_body_bytes    of a request; max_connections open at once
     """
 
@@ -101,6 +104,7 @@ class ServerOptions:
     stall_seconds: float = 120.0
     drain_seconds: float = 30.0
     send_seconds: float = 30.0
+    root_path: str = ""
     max_body_bytes: int = 8 << 20
     max_connections: int = 1024
 
@@ -113,6 +117,11 @@ class ServerOptions:
         _check("max_connections", self.max_connections, 1, 1 << 20)
         for name in ("deadline_seconds", "stall_seconds", "drain_seconds", "send_seconds"):
             _check(name, getattr(self, name), 0.001, 1e9)
+        if not _ROOT.fullmatch(self.root_path):
+            raise RequestError(
+                "root_path: expected a path such as '/llm', of letters, digits, - . _ and ~, "
+                f"without a slash at its end, got {self.root_path!r:.80}"
+            )
         if self.tls_key is not None and self.tls_cert is None:
             raise RequestError("tls_key: expected tls_cert with it, the certificate of that key")
         if self.host.startswith("[") and self.host.endswith("]"):  # as it stands in a URL

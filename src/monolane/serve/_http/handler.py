@@ -4,7 +4,6 @@ Where the client goes away before that, the request ends.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,8 +21,6 @@ from monolane.serve._run.bodies import Body
 from monolane.serve._run.choice import Choice
 from monolane.serve._run.request import ServedRequest, log_failure
 from monolane.serve._run.service import Service
-
-log = logging.getLogger("monolane.serve")
 
 _QUIET_SECONDS = 15.0  # after which a comment keeps the connection open
 _MANY = 4096  # tokens of a whole reply that is written on a thread of its own
@@ -95,7 +92,7 @@ class Answers:
                 await (await _whole(writer, served))(scope, receive, send)
         finally:
             served.cancel("client")
-            _log(scope, served)
+            scope["monolane.answer"].update(_told(served))
 
 
 async def _stream(writer: Writer, served: ServedRequest, send: Send) -> None:
@@ -152,18 +149,14 @@ async def _whole(writer: Writer, served: ServedRequest) -> Response:
     return Response(body, media_type="application/json")
 
 
-def _log(scope: Scope, served: ServedRequest) -> None:
-    """Log one line, without any text of prompt or answer."""
+def _told(served: ServedRequest) -> dict[str, str | int | float]:
+    """Return what the log says of an answer: no text of it, nor of its prompt."""
     first = served.choices[0]
-    log.info(
-        "%s %s %s: %s, %d choices, %d + %d tokens, first after %.1f ms, %.1f tokens/s",
-        scope["monolane.request_id"],
-        scope["method"],
-        scope["raw_path"].decode("latin-1"),
-        served.reason or ("failed" if served.error else "done"),
-        len(served.choices),
-        len(first.prompt_ids),
-        sum(choice.drawn for choice in served.choices),
-        max(0, first.first - first.arrived) / 1e6,
-        first.tokens_per_second,
-    )
+    return {
+        "end": served.reason or ("failed" if served.error else "done"),
+        "choices": len(served.choices),
+        "prompt_tokens": len(first.prompt_ids),
+        "generated_tokens": sum(choice.drawn for choice in served.choices),
+        "first_ms": round(max(0, first.first - first.arrived) / 1e6, 1),
+        "tokens_per_second": round(first.tokens_per_second, 1),
+    }
