@@ -19,7 +19,7 @@ from monolane.cli._grammar import CLICK, Command, Commands, DefaultGroup, UsageE
 from monolane.cli._names import ALL, COMMANDS, GROUPS, OTHER_WORDS
 from monolane.cli._settings import Settings
 from monolane.cli._streams import checked_stdout, open_streams
-from monolane.errors import MonolaneError, RequestError
+from monolane.errors import ConfigError, MonolaneError, RequestError
 
 if TYPE_CHECKING:
     app: typer.Typer
@@ -140,6 +140,9 @@ def main() -> NoReturn:
         _end(error, FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except OSError as error:  # what nobody thought of: a disk, rights, a name that is too long
+        told = f"{error.filename or 'the system'}: expected that to work, got: {error.strerror}"
+        _end(ConfigError(f"{told}; check its path, its rights and the disk"), FAILED)
 
 
 def _named(words: list[str]) -> list[str]:

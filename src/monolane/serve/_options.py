@@ -142,8 +142,8 @@ class ServerOptions:
                 )
         if not self.is_loopback and not self.keys:
             raise RequestError(
-                f"host: {self.host} can be reached from other machines, so a key is needed. Make "
-                "one with 'monolane key keys.txt' and pass --api-keys keys.txt, or set "
+                f"host: {self.host} can be reached from other machines: expected a key, got none. "
+                "Make one with 'monolane key keys.txt' and pass --api-keys keys.txt, or set "
                 f"{_env.API_KEY.name}; or listen on 127.0.0.1"
             )
 
