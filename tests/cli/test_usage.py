@@ -70,6 +70,10 @@ WORDS = {
     "synthetic": "huge",
     "tasks": ",",
     "tool_format": "lama",
+    "log_format": "xml",
+    "log_level": "loud",
+    "root_path": "llm",
+    "traces": "here",
 }
 # Those that take any text: what it names is there or is not, which is no matter of usage.
 TEXTS = {

@@ -4,77 +4,17 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from operated import PATIENCE, Start
 
 from monolane.errors import RequestError
 from monolane.serve import ServerOptions
-
-PATIENCE = 120.0
-COMMAND = "from monolane.cli import main; main()"
-
-
-class Process:
-    """``monolane serve`` of the tiny model at a free port; its stderr is a file."""
-
-    def __init__(self, model: Path, *options: str, **environment: str) -> None:
-        self.log = tempfile.NamedTemporaryFile(prefix="monolane-operators-")  # noqa: SIM115
-        words = ("serve", "--model", str(model), "--port", "0", "--no-bandwidth", *options)
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, *words],
-            env={**os.environ, **environment},
-            stdout=subprocess.DEVNULL,
-            stderr=self.log,
-        )
-
-    @property
-    def lines(self) -> list[str]:
-        return Path(self.log.name).read_text().splitlines()
-
-    def wait_for(self, part: str) -> str:
-        """Return the first line that has a part, once there is one."""
-        end = time.monotonic() + PATIENCE
-        while not (found := [line for line in self.lines if part in line]):
-            assert self.process.poll() is None, self.lines
-            assert time.monotonic() < end, self.lines
-            time.sleep(0.02)
-        return found[0]
-
-    def wait_ready(self) -> str:
-        """Return the URL, when the model is loaded."""
-        line = self.wait_for("monolane is ready at ")
-        return line.partition("ready at ")[2].strip('"}')
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=PATIENCE)
-
-
-Start = Callable[..., Process]
-
-
-@pytest.fixture(name="start")
-def _start(tiny_model: Path) -> Iterator[Start]:
-    made: list[Process] = []
-
-    def start(*options: str, **environment: str) -> Process:
-        made.append(Process(tiny_model, *options, **environment))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.process.kill()
-        each.process.wait()
-        each.log.close()
 
 
 def ask(url: str, **more: Any) -> httpx.Response:
@@ -82,8 +22,8 @@ def ask(url: str, **more: Any) -> httpx.Response:
     return httpx.post(f"{url}/v1/completions", json=body, timeout=PATIENCE)
 
 
-def test_one_line_says_that_it_is_ready(start: Start) -> None:
-    server = start()
+def test_one_line_says_that_it_is_ready(operate: Start) -> None:
+    server = operate()
     url = server.wait_ready()
     assert httpx.get(f"{url}/health").status_code == 200
     told = [line for line in server.lines if url in line]
@@ -91,8 +31,8 @@ def test_one_line_says_that_it_is_ready(start: Start) -> None:
     assert server.stop() == 0
 
 
-def test_every_line_of_a_json_log_is_an_object(start: Start) -> None:
-    server = start("--log-format", "json")
+def test_every_line_of_a_json_log_is_an_object(operate: Start) -> None:
+    server = operate("--log-format", "json")
     url = server.wait_ready()
     headers = {"x-request-id": "mine"}
     body = {"prompt": "secret words", "max_tokens": 3, "ignore_eos": True}
@@ -113,16 +53,16 @@ def test_every_line_of_a_json_log_is_an_object(start: Start) -> None:
     assert "secret" not in " ".join(server.lines)
 
 
-def test_an_error_that_ends_it_is_a_line_of_the_json_log(start: Start, tmp_path: Path) -> None:
-    server = start("--log-format", "json", "--tls-cert", str(tmp_path / "none.pem"))
+def test_an_error_that_ends_it_is_a_line_of_the_json_log(operate: Start, tmp_path: Path) -> None:
+    server = operate("--log-format", "json", "--tls-cert", str(tmp_path / "none.pem"))
     assert server.process.wait(timeout=PATIENCE) == 1
     last = json.loads(server.lines[-1])
     assert last["level"] == "error"
     assert last["message"].startswith(f"tls_cert {tmp_path / 'none.pem'}")
 
 
-def test_levels_of_the_log(start: Start) -> None:
-    loud, quiet = start("--log-level", "debug"), start("--log-level", "error")
+def test_levels_of_the_log(operate: Start) -> None:
+    loud, quiet = operate("--log-level", "debug"), operate("--log-level", "error")
     urls = [server.wait_ready() for server in (loud, quiet)]
     for url in urls:
         assert httpx.get(f"{url}/health").status_code == 200
@@ -144,8 +84,8 @@ def test_levels_of_the_log(start: Start) -> None:
         ("--root-path", "llm/", "root_path: expected a path such as '/llm'"),
     ],
 )
-def test_options_that_mean_nothing(start: Start, option: str, value: str, message: str) -> None:
-    server = start(option, value)
+def test_options_that_mean_nothing(operate: Start, option: str, value: str, message: str) -> None:
+    server = operate(option, value)
     assert server.process.wait(timeout=PATIENCE) == 2
     assert message in server.lines[-1]
 
@@ -160,11 +100,11 @@ def listening(address: str) -> Iterator[socket.socket]:
 
 @pytest.mark.parametrize("kind", ["path", "abstract"])
 def test_systemd_is_told_when_it_is_ready_and_when_it_stops(
-    start: Start, tmp_path: Path, kind: str
+    operate: Start, tmp_path: Path, kind: str
 ) -> None:
     address = str(tmp_path / "notify") if kind == "path" else f"@monolane-test-{os.getpid()}"
     with listening(address) as heard:
-        server = start(NOTIFY_SOCKET=address)
+        server = operate(NOTIFY_SOCKET=address)
         assert heard.recv(4096).decode().splitlines()[0] == "READY=1"
         assert httpx.get(f"{server.wait_ready()}/health").status_code == 200
         server.process.send_signal(signal.SIGTERM)
@@ -172,32 +112,32 @@ def test_systemd_is_told_when_it_is_ready_and_when_it_stops(
         assert server.process.wait(timeout=PATIENCE) == 0
 
 
-def test_a_watchdog_is_fed(start: Start, tmp_path: Path) -> None:
+def test_a_watchdog_is_fed(operate: Start, tmp_path: Path) -> None:
     address = str(tmp_path / "notify")
     with listening(address) as heard:
-        server = start(NOTIFY_SOCKET=address, WATCHDOG_USEC="100000")
+        server = operate(NOTIFY_SOCKET=address, WATCHDOG_USEC="100000")
         told = [heard.recv(4096).decode() for _ in range(8)]
         assert told.count("WATCHDOG=1\n") >= 6
         assert server.stop() == 0
     with listening(f"{address}-of-another") as heard:
         of_another = {"WATCHDOG_USEC": "100000", "WATCHDOG_PID": "1"}
-        other = start(NOTIFY_SOCKET=f"{address}-of-another", **of_another)
+        other = operate(NOTIFY_SOCKET=f"{address}-of-another", **of_another)
         other.wait_ready()
         assert other.stop() == 0
         told = [heard.recv(4096).decode().partition("=")[0] for _ in range(2)]
         assert told == ["READY", "STOPPING"]
 
 
-def test_a_socket_that_is_gone_keeps_nobody_from_work(start: Start, tmp_path: Path) -> None:
-    server = start(NOTIFY_SOCKET=str(tmp_path / "none"))
+def test_a_socket_that_is_gone_keeps_nobody_from_work(operate: Start, tmp_path: Path) -> None:
+    server = operate(NOTIFY_SOCKET=str(tmp_path / "none"))
     assert ask(server.wait_ready()).status_code == 200
     assert "NOTIFY_SOCKET cannot be told READY, STATUS" in server.wait_for("NOTIFY_SOCKET")
     assert server.stop() == 0
 
 
-def test_a_proxy_puts_a_path_before_all_paths(start: Start) -> None:
+def test_a_proxy_puts_a_path_before_all_paths(operate: Start) -> None:
     """Whether it takes it off again or not; the page, its files and the document go by it."""
-    url = start("--root-path", "/a/llm").wait_ready()
+    url = operate("--root-path", "/a/llm").wait_ready()
     for base in (url, f"{url}/a/llm"):
         assert httpx.get(f"{base}/health").json() == {"status": "ok"}
         assert ask(base).status_code == 200
@@ -213,8 +153,8 @@ def test_a_proxy_puts_a_path_before_all_paths(start: Start) -> None:
     assert httpx.get(f"{url}/a/llm/a/llm/health").status_code == 404
 
 
-def test_a_path_before_all_paths_opens_none(start: Start) -> None:
-    url = start("--root-path", "/llm", MONOLANE_API_KEY="a-key-of-many-letters").wait_ready()
+def test_a_path_before_all_paths_opens_none(operate: Start) -> None:
+    url = operate("--root-path", "/llm", MONOLANE_API_KEY="a-key-of-many-letters").wait_ready()
     assert httpx.get(f"{url}/llm/health").status_code == 200
     for path in (
         "/llm/v1/models",

@@ -117,7 +117,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logs:
-    """What is logged, on stderr."""
+    """What is logged, on stderr, and traced."""
 
     log_level: Annotated[
         str,
@@ -126,6 +126,13 @@ class Logs:
     log_format: Annotated[
         str, typer.Option(help="text, or json: one object a line, for programs.")
     ] = "text"
+    traces: Annotated[
+        str,
+        typer.Option(
+            help="Send a trace of each request to this collector of OpenTelemetry, such as "
+            "http://127.0.0.1:4318 [default: as OTEL_EXPORTER_OTLP_ENDPOINT says]."
+        ),
+    ] = ""
 
 
 @grouped("serve")
@@ -178,6 +185,7 @@ def serve(
         stall_seconds=limits.stall,
         max_body_bytes=access.max_body,
         root_path=address.root_path,
+        traces=logs.traces,
     )
     log_to_stderr(logs.log_level, logs.log_format)
     tell: Callable[[str], None] = print_note

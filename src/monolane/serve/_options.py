@@ -80,6 +80,8 @@ class ServerOptions:
     send_seconds      that a client may take to read what was sent
     root_path         what a proxy puts before the paths, such as "/llm", whether it takes it off
                       again or not
+    traces            base URL of an OpenTelemetry collector (OTLP over HTTP); "": as the variables
+                      OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_TRACES_ENDPOINT say, if any
     max_body_bytes    of a request; max_connections open at once
     """
 
@@ -105,6 +107,7 @@ class ServerOptions:
     drain_seconds: float = 30.0
     send_seconds: float = 30.0
     root_path: str = ""
+    traces: str = ""
     max_body_bytes: int = 8 << 20
     max_connections: int = 1024
 
@@ -121,6 +124,11 @@ class ServerOptions:
             raise RequestError(
                 "root_path: expected a path such as '/llm', of letters, digits, - . _ and ~, "
                 f"without a slash at its end, got {self.root_path!r:.80}"
+            )
+        if self.traces and not self.traces.startswith(("http://", "https://")):
+            raise RequestError(
+                "traces: expected the base URL of a collector, such as 'http://127.0.0.1:4318', "
+                f"got {self.traces!r:.80}"
             )
         if self.tls_key is not None and self.tls_cert is None:
             raise RequestError("tls_key: expected tls_cert with it, the certificate of that key")

@@ -24,6 +24,7 @@ from monolane.serve._anthropic.errors import error_json
 from monolane.serve._http.guard import Guard
 from monolane.serve._http.page import page_routes
 from monolane.serve._http.protocol import LimitedProtocol, Turns
+from monolane.serve._http.spans import Spans
 from monolane.serve._llamacpp import routes as llamacpp
 from monolane.serve._llamacpp.errors import error_json as llamacpp_error
 from monolane.serve._notify import feed_watchdog, notify
@@ -94,6 +95,7 @@ def build_app(
     """
 
     ends = False
+    spans = Spans.wanted(service.options.traces, service.options.model_name)
 
     async def load() -> None:
         await service.start()
@@ -113,6 +115,8 @@ def build_app(
         await loading
         await service.close()
         feeding.cancel()
+        if spans is not None:
+            await asyncio.to_thread(spans.close)
 
     page = page_routes()
     openai = [*routes(service, OTHERS), *responses.responses_routes(service)]
@@ -125,7 +129,8 @@ def build_app(
     spellings = dict.fromkeys(messages.PATHS, error_json)
     native_paths = ("/embedding", *(route.path for route in native))
     spellings |= dict.fromkeys(native_paths, llamacpp_error)
-    return Guard(router, service.options, open_paths, service.metrics.refusals.note, spellings)
+    note = service.metrics.refusals.note
+    return Guard(router, service.options, open_paths, note, spellings, spans)
 
 
 def _without_version(given: list[Route]) -> list[Route]:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from monolane.serve._errors import ApiError, api_error
 from monolane.serve._http.access import log_access
+from monolane.serve._http.spans import Spans
 from monolane.serve._http.wrong_keys import WrongKeys
 from monolane.serve._keys import key_hash
 from monolane.serve._options import HEAD_BYTES, HOST, ServerOptions
@@ -53,14 +54,16 @@ class Guard:
         open_paths: Iterable[str],
         note: Callable[[int, str, str], None],
         error_spellings: Mapping[str, Callable[[ApiError], bytes]] | None = None,
+        spans: Spans | None = None,
     ) -> None:
         """``open_paths`` answer without a key.
 
-        ``note`` is told of each error: its status, the request's id, and the message.
+        ``note`` is told of each error: its status, the request's id, and the message; ``spans`` of
+        each request that is over.
         ``error_spellings``: paths whose errors, and those of paths below them, have another body
         than ``ApiError.json``.
         """
-        self._app, self._options, self._note = app, options, note
+        self._app, self._options, self._note, self._spans = app, options, note, spans
         self._spellings = {p.encode(): spell for p, spell in (error_spellings or {}).items()}
         self._open = frozenset(path.encode() for path in open_paths)
         self._root = options.root_path.encode() or None
@@ -80,7 +83,7 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        began = time.monotonic()
+        began = time.perf_counter_ns()
         scope = _in_origin_form(scope)
         above = scope["raw_path"] == self._root  # the page, without its slash
         scope = self._below_root(scope)
@@ -90,7 +93,7 @@ class Guard:
             request_id = secrets.token_hex(16)
         scope["monolane.request_id"] = request_id
         scope["monolane.owner"] = b""
-        scope["monolane.answer"] = {}
+        scope["monolane.answer"], scope["monolane.choices"] = {}, []
         scope["app"] = self  # Starlette's router then raises its 404 and 405
         cross_origin = self._cross_origin(headers)
         started, status = False, 0
@@ -124,7 +127,9 @@ class Guard:
                 app = Response(spell(reply), reply.status, reply.headers, "application/json")
                 await app(scope, receive, answer)
         finally:
-            log_access(scope, status, time.monotonic() - began)
+            log_access(scope, status, (time.perf_counter_ns() - began) / 1e9)
+            if self._spans is not None:
+                self._spans.record(scope, status, began)
 
     def _below_root(self, scope: Scope) -> Scope:
         """Return a request for a path below ``root_path`` as one for the rest of it."""

@@ -93,6 +93,7 @@ class Answers:
         finally:
             served.cancel("client")
             scope["monolane.answer"].update(_told(served))
+            scope["monolane.choices"] += served.choices
 
 
 async def _stream(writer: Writer, served: ServedRequest, send: Send) -> None:
