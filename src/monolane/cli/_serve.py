@@ -72,6 +72,13 @@ class Access:
     api_keys: Annotated[
         Path | None, typer.Option(help="File of hashed keys, as 'monolane key' writes it.")
     ] = None
+    guests: Annotated[
+        int,
+        typer.Option(
+            help="Requests without a key that may be answered or wait at a time, for a public page."
+        ),
+    ] = 0
+    guest_tokens: Annotated[int, typer.Option(help="Tokens of an answer to a guest.")] = 256
     tls_cert: Annotated[
         Path | None, typer.Option(help="PEM certificate chain: HTTPS, and only that.")
     ] = None
@@ -183,6 +190,8 @@ def serve(
         deadline_seconds=limits.deadline,
         drain_seconds=limits.drain,
         stall_seconds=limits.stall,
+        guests=access.guests,
+        guest_tokens=access.guest_tokens,
         max_body_bytes=access.max_body,
         root_path=address.root_path,
         traces=logs.traces,

@@ -70,6 +70,8 @@ class ServerOptions:
     any_model         requests may name any model, and get this one
     share_prefixes    prefixes that one key leaves serve the requests of all
     keys              of those who may ask; a host that others can reach needs at least one
+    guests            requests without a key that are answered or wait at a time, on the page's own
+                      paths; 0: none. Each has one answer, of ``guest_tokens`` at most
     allowed_hosts     names that a Host header may have, besides those of the loopback address
     allowed_origins   web pages of other origins that may ask, such as "https://chat.example"
     queue_limit       sequences that may wait
@@ -98,6 +100,8 @@ class ServerOptions:
     any_model: bool = False
     share_prefixes: bool = False
     keys: Keys = field(default_factory=Keys)
+    guests: int = 0
+    guest_tokens: int = 256
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     queue_limit: int = 64
@@ -115,6 +119,8 @@ class ServerOptions:
         check_speculation(self.speculation)
         _check("port", self.port, 0, 65_535)
         _check("queue_limit", self.queue_limit, 0, 1 << 20)
+        _check("guests", self.guests, 0, 1 << 20)
+        _check("guest_tokens", self.guest_tokens, 1, 1 << 20)
         _check("buffer_tokens", self.buffer_tokens, 1, 1 << 30)
         _check("max_body_bytes", self.max_body_bytes, 1, 1 << 40)
         _check("max_connections", self.max_connections, 1, 1 << 20)
@@ -129,6 +135,11 @@ class ServerOptions:
             raise RequestError(
                 "traces: expected the base URL of a collector, such as 'http://127.0.0.1:4318', "
                 f"got {self.traces!r:.80}"
+            )
+        if self.guests and not self.keys:
+            raise RequestError(
+                "guests: expected keys beside them, got none: then nobody needs a key; make one "
+                "with 'monolane key keys.txt' and pass --api-keys keys.txt, or leave guests out"
             )
         if self.tls_key is not None and self.tls_cert is None:
             raise RequestError("tls_key: expected tls_cert with it, the certificate of that key")

@@ -21,7 +21,7 @@ from monolane.serve._errors import ApiError, api_error
 from monolane.serve._http.access import log_access
 from monolane.serve._http.spans import Spans
 from monolane.serve._http.wrong_keys import WrongKeys
-from monolane.serve._keys import key_hash
+from monolane.serve._keys import GUEST, key_hash
 from monolane.serve._options import HEAD_BYTES, HOST, ServerOptions
 
 log = logging.getLogger("monolane.serve")
@@ -30,6 +30,8 @@ _HOST = re.compile(rf"({HOST.pattern})(:\d{{1,5}})?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _MODELS = (b"/v1/models/", b"/models/")  # the name of a model follows
 _ABSOLUTE = re.compile(rb"https?://([^/?#@%]*)(/.*)?", re.IGNORECASE)
+# What the page asks for, and nothing else.
+_OF_GUESTS = (b"/v1/models", b"/v1/chat/completions", b"/v1/completions", b"/tokenize")
 _ENCODED = re.compile(rb"%([0-9A-Fa-f]{2})")
 _NAMES = re.compile(r"[A-Za-z0-9_-]+(, ?[A-Za-z0-9_-]+)*")  # of headers
 _USUAL = "authorization, x-api-key, content-type, x-request-id"
@@ -163,7 +165,7 @@ class Guard:
         self._check_host(headers.getlist("host"))
         self._check_origin(headers.getlist("origin"), headers["host"])
         if not is_open and scope["raw_path"] not in self._open:
-            scope["monolane.owner"] = self._check_key(headers)
+            scope["monolane.owner"] = self._owner(headers, scope["raw_path"])
         if _read(scope["raw_path"]) != scope["path"]:
             raise ApiError(404, "no such path; see /openapi.json")
         if scope["method"] == "POST":
@@ -196,6 +198,13 @@ class Guard:
                 "Origin: web pages of other origins may not ask this server; start it with "
                 "--allow-origin to let one",
             )
+
+    def _owner(self, headers: Headers, path: bytes) -> bytes:
+        """Return whose request it is: a guest's, where such are let in and no key came."""
+        keyless = "authorization" not in headers and "x-api-key" not in headers
+        if keyless and self._options.guests and path in _OF_GUESTS:
+            return GUEST
+        return self._check_key(headers)
 
     def _check_key(self, headers: Headers) -> bytes:
         """Return the hash of the key that came, b"" where none is needed."""
