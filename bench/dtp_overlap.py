@@ -9,7 +9,7 @@ for each point so that a token takes about --token-seconds: waking a process, so
 microseconds at each wait, is small beside it. Speeds are divided by that factor again.
 
     demo      phases compute within their time, so tokens are the model's; ranks on CPUs
-    smollm2   the same; retrofitted into 3 lanes: monolane retrofit smollm2 FOLDER --lanes 3
+    smollm2   the same; retrofitted into 3 lanes: monolane retrofit -m smollm2 -o FOLDER --lanes 3
     2b        phases wait alone: weights are zeros in a file without blocks; a lane on each H200
 
 A rule (now, after:D) changes time alone here: no model was trained for the others. Rules and link

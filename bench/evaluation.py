@@ -3,7 +3,7 @@
     python bench/evaluation.py OUT [OUT ...] --out bench/results
     python bench/evaluation.py --page            writes the table; with --check: 1 if it has drifted
 
-OUT are folders of ``monolane eval --out``, of one or several models. What a run could not measure,
+OUT are folders of ``monolane eval -o``, of one or several models. What a run could not measure,
 and why, is a record too. The table is of all results files; of the same figure the last counts.
 """
 

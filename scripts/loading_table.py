@@ -22,7 +22,9 @@ def table() -> str:
         backends = "all" if said.honoured_by == BACKENDS else ", ".join(said.honoured_by)
         commands = [name for name in COMMANDS if said.help and name in said.commands]
         where = "all" if len(commands) == len(COMMANDS) else ", ".join(commands)
-        spelled = f"`{x.name}`" + (f"<br>`--{x.name.replace('_', '-')}`: {where}" if where else "")
+        spelled = f"`{x.name}`"
+        if where:
+            spelled += f"<br>`--{(said.spelled or x.name).replace('_', '-')}`: {where}"
         crosses = ", ".join(
             name for name, does in (("ranks", said.ranks), ("C++", said.kind)) if does
         )

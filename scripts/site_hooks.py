@@ -6,13 +6,17 @@ page that shows the file, with its lines numbered, so the site is whole without 
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from monolane.cli._examples import EXAMPLES
+from monolane.cli._grammar import every_command
+from monolane.cli._settings import is_set_elsewhere, is_shared, key_of, variables_of
 
 ROOT = Path(__file__).parents[1]
 FOLDER = "source"  # where files outside docs/ are in the site
@@ -135,25 +139,37 @@ def _commands() -> Iterator[str]:
 
     from monolane.cli import app
 
-    yield "# Commands\n\nEach takes `--help`, too.\n"
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
-        if not command.hidden:
-            yield from _command(f"monolane {name}", command)
+    yield (
+        "# Commands\n\nEach takes `--help`, too. An option that is not given is taken from its "
+        "variable, then from its key in config.toml: [settings](../settings.md).\n"
+    )
+    for path, command, _ in every_command(typer.main.get_command(app)):
+        yield from _command(path, command)
 
 
-def _command(name: str, command: Any) -> Iterator[str]:
+def _command(path: tuple[str, ...], command: Any) -> Iterator[str]:
+    name = " ".join(("monolane", *path))
     yield f"\n## {name}\n\n{_plain(command.help or '')}\n\n"
     rows = [x for x in command.params if not getattr(x, "hidden", False) and x.name != "help"]
     if rows:
-        yield "| | |\n|---|---|\n"
+        yield "| | variable, key | |\n|---|---|---|\n"
     for row in rows:
         spelled = ", ".join(f"`{x}`" for x in (*row.opts, *row.secondary_opts))
         if row.param_type_name == "argument":
             spelled = f"`{row.name}`"
-        yield f"| {spelled} | {_plain(getattr(row, 'help', '') or '')} |\n"
-    for sub, inner in getattr(command, "commands", {}).items():
-        if not inner.hidden:
-            yield from _command(f"{name} {sub}", inner)
+        help_ = _plain(getattr(row, "help", "") or "")
+        yield f"| {spelled} | {'<br>'.join(_elsewhere(path, row))} | {help_} |\n"
+    if lines := EXAMPLES.get(path):
+        yield "\n```sh\n{}\n```\n".format("\n".join(lines))
+
+
+def _elsewhere(path: Sequence[str], option: Any) -> Iterator[str]:
+    """Yield the variables and the keys of an option."""
+    if not path or not is_set_elsewhere(option):
+        return
+    key = key_of(option)
+    yield from (f"`{name}`" for name in variables_of(path, option))
+    yield f"`{key}`" if is_shared(option) else f"`{'.'.join((*path, key))}`"
 
 
 def _plain(text: str) -> str:

@@ -1,3 +1,4 @@
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,14 @@ def test_every_variable_is_read_in_one_place() -> None:
             text = path.read_text()
             assert "os.getenv" not in text, path
             assert '"MONOLANE_' not in text, path
+
+
+def test_the_page_has_every_variable() -> None:
+    path = Path(__file__).parents[1] / "scripts" / "variables_table.py"
+    spec = importlib.util.spec_from_file_location("variables_table", path)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    (written,) = script.TABLE.findall(script.PAGE.read_text())
+    assert written == script.table(), "run: python scripts/variables_table.py"

@@ -56,7 +56,7 @@ def test_base_install_generates_offline_without_torch(tmp_path: Path) -> None:
     probe = "import monolane, sys; monolane.Engine.load('demo'); assert 'torch' not in sys.modules"
     subprocess.run([python, "-c", probe], check=True, env=environment, cwd=tmp_path)
     missing = subprocess.run(
-        [venv / "bin" / "monolane", "verify", "demo"],
+        [venv / "bin" / "monolane", "verify", "-m", "demo"],
         capture_output=True,
         text=True,
         env=environment,

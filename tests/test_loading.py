@@ -70,7 +70,12 @@ def test_numbers_out_of_their_ranges(given: dict[str, object], message: str) -> 
     ("backend", "given", "error", "message"),
     [
         ("cuda", {"cache_dtype": "int8"}, BackendError, "cache_dtype: the cuda backend keeps keys"),
-        ("cuda", {"workers": 3}, BackendError, "workers: the plan of a GPU says how many, got 3"),
+        (
+            "cuda",
+            {"workers": 3},
+            BackendError,
+            r"workers \(--threads\): the plan of a GPU says how many, got 3",
+        ),
         ("cuda", {"ranks": ADDRESSES}, RequestError, "processes, got 'cuda' and 3 ranks"),
         ("reference", {"ranks": 2}, RequestError, "processes, got 'reference' and 2 ranks"),
         ("reference", {"draft": "int4"}, RequestError, "draft: expected backend cpu, for which"),

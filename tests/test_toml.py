@@ -50,7 +50,10 @@ def test_what_may_be_absent_may_be_none_or_given() -> None:
     ("table", "message"),
     [
         ({}, "f: the config: expected count, found none; add it"),
-        ({"count": 1, "cuont": 2}, "f: the config has no field 'cuont'; did you mean 'count'?"),
+        (
+            {"count": 1, "cuont": 2},
+            "f: expected a field of the config, got 'cuont'; did you mean 'count'?",
+        ),
         ({"count": True}, "f: count: expected an integer, got True; mend it"),
         ({"count": None}, "f: count: expected an integer, got None; mend it"),
         ({"count": 1, "limit": 0.5}, "f: limit: expected an integer, got 0.5; mend it"),
@@ -67,7 +70,7 @@ def test_what_may_be_absent_may_be_none_or_given() -> None:
         ),
         (
             {"count": 1, "inner": {"z": 0}},
-            "f: [inner] has no field 'z'; known are names, share, part",
+            "f: expected a field of [inner], got 'z'; known are names, share, part",
         ),
         ({"count": 0}, "f: count: expected more than 0, got 0; mend it"),
         (
@@ -90,7 +93,7 @@ def test_an_error_says_where_what_was_expected_and_what_was_found(
 def test_what_is_made_in_code_is_held_to_the_same() -> None:
     for values, message in (
         ({"count": 0}, "Outer: count: expected more than 0, got 0; mend it"),
-        ({"count": 1, "z": 0}, "Outer: the config has no field 'z'"),
+        ({"count": 1, "z": 0}, "Outer: expected a field of the config, got 'z'"),
         ({}, "Outer: the config: expected count, found none; add it"),
     ):
         with pytest.raises(ConfigError, match=re.escape(message)):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A training run over several machines by plain ssh, in a folder that all of them share:
-#   PROCESSES=8 examples/training/over_ssh.sh "first second" CONFIG RUN [options of monolane launch]
+#   PROCESSES=8 examples/training/over_ssh.sh "first second" CONFIG -o RUN [options of monolane launch]
 # The first host must be reachable by its name from the others. Ctrl-C closes the connections; each
 # launcher takes that as a request to stop, and the state is kept.
 #   PROCESSES  on each machine; on GPUs one each (1)

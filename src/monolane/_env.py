@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from monolane.errors import ConfigError
 
 T = TypeVar("T")
+PREFIX = "MONOLANE"
 
 
 @dataclass(frozen=True)
@@ -20,14 +21,17 @@ class Variable(Generic[T]):
 
     name: str
     meaning: str
-    default: T
+    default: T | Callable[[], T]
     parse: Callable[[str], T]
 
     def get(self) -> T:
         """Return the value in force; ConfigError names the variable and what it accepts."""
         text = os.environ.get(self.name)
         try:
-            value = self.default if text is None else self.parse(text)
+            if text is not None:
+                value = self.parse(text)
+            else:
+                value = self.default() if callable(self.default) else self.default
         except ValueError as error:
             raise ConfigError(f"{self.name}: {error}, got {text!r}; mend or unset it") from None
         try:
@@ -82,6 +86,12 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
+def _user_folder(variable: str, other: str) -> Path:
+    """Return our folder below one of the XDG base directories, which have to be absolute."""
+    given = os.environ.get(variable, "")
+    return Path(given if given.startswith("/") else other) / "monolane"
+
+
 BACKEND = Variable("MONOLANE_BACKEND", "backend that 'auto' stands for", "auto", _backend)
 CACHE = Variable(
     "MONOLANE_CACHE",
@@ -91,8 +101,9 @@ CACHE = Variable(
 )
 CONFIG = Variable(
     "MONOLANE_CONFIG",
-    "folder of what this user has set: aliases of models",
-    Path("~/.config/monolane"),
+    "folder of what this user has set: config.toml and aliases of models; or a .toml file, which "
+    "is then read for config.toml, with the aliases beside it",
+    lambda: _user_folder("XDG_CONFIG_HOME", "~/.config"),
     _folder,
 )
 API_KEY = Variable(
@@ -135,6 +146,18 @@ VARIABLES: tuple[
     LAUNCH_BLOCKING,
     LAUNCHER,
 )
+
+
+def config_folder() -> Path:
+    """Return the folder of what this user has set."""
+    path = CONFIG.get()
+    return path.parent if path.suffix == ".toml" else path
+
+
+def config_file() -> Path:
+    """Return this user's config file, which need not be there."""
+    path = CONFIG.get()
+    return path if path.suffix == ".toml" else path / "config.toml"
 
 
 def forbids_downloads() -> str:

@@ -147,6 +147,7 @@ class Loading:
     workers: int | None = option(
         None,
         help="Threads that decode (CPU) [default: one per core; see 'doctor'].",
+        spelled="threads",
         word=int,
         least=1,
         commands=(*_ENGINES, "bench", "trace"),

@@ -32,6 +32,7 @@ class Option:
     help      of the command line's option; "": there is none
     word      what the command line reads it as
     after     the option behind which it stands there, if not where it stands in the class
+    spelled   what the command line calls it, if not as the field is named
     short     the option's one letter, such as "-t"
     deferred  the command line has no default of its own: others say what is left out
     commands  those which have it
@@ -56,6 +57,7 @@ class Option:
     help: str = ""
     after: str = ""
     word: type[str] | type[int] | type[float] | type[Path] = str
+    spelled: str = ""
     short: str = ""
     deferred: bool = False
     commands: tuple[str, ...] = COMMANDS
@@ -83,7 +85,10 @@ class Option:
         low, high = self.least, self.most
         fits = type(value) is int and (low is None or value >= low)
         if not fits or (high is not None and value > high):  # type: ignore[operator]
-            raise RequestError(f"{name}: expected {self.expected}, got {value!r}")
+            raise RequestError(f"{self._shown(name)}: expected {self.expected}, got {value!r}")
+
+    def _shown(self, name: str) -> str:
+        return f"{name} (--{self.spelled})" if self.spelled else name
 
     def refusal(self, name: str, backend: str, of: object) -> MonolaneError:
         """Return the error for a backend that does not honour it."""
@@ -94,7 +99,7 @@ class Option:
         )
         wrong = BackendError if (backend, self.auto) == ("auto", "refuses") else self.error
         value = getattr(of, name)
-        return wrong(f"{name}: {why.format(backend=backend, value=value, of=of)}")
+        return wrong(f"{self._shown(name)}: {why.format(backend=backend, value=value, of=of)}")
 
 
 def option(default: object, help: str = "", **said: Any) -> Any:  # noqa: A002  as typer's

@@ -126,7 +126,19 @@ def still(
         teller.join()
 
 
+_log: Callable[[str], None] | None = None
+
+
+def log_lines(log: Callable[[str], None]) -> None:
+    """Have lines go to a log from now on, where a program reads stderr."""
+    global _log
+    _log = log
+
+
 def _say(line: str) -> None:
+    if _log is not None:
+        _log(line)
+        return
     with suppress(OSError):  # nobody reads stderr: no reason to stop the work
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()

@@ -114,7 +114,7 @@ def _told(error: ValidationError, kind: type, origin: str) -> ConfigError:
         known = _fields(kind, parents)
         close = difflib.get_close_matches(str(name), known, 1)
         hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-        return ConfigError(f"{origin}: {where} has no field {name!r}; {hint}")
+        return ConfigError(f"{origin}: expected a field of {where}, got {name!r}; {hint}")
     if first["type"] == "missing":
         names = [str(one["loc"][-1]) for one in missing if [*one["loc"][:-1]] == parents]
         return ConfigError(f"{origin}: {where}: expected {', '.join(names)}, found none; add it")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from monolane.cli._app import app
 from monolane.measure import validate_document
 
-SMALL = ("--buffer", 1, "--tokens", 4, "--workers", 2)
+SMALL = ("--buffer", 1, "--tokens", 4, "--threads", 2)
 
 
 def run(*arguments: str | Path | int) -> Result:
@@ -22,11 +22,11 @@ def run(*arguments: str | Path | int) -> Result:
 def test_a_document_of_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONOLANE_CACHE", str(tmp_path / "cache"))
     wish = ["bench", "--synthetic", "laneformer-tiny", *SMALL, "--runs", 2, "--startup", 1]
-    lengths = ["--context", 8, "--context", 24, "--prefill", 16]
+    lengths = ["--before", 8, "--before", 24, "--prefill", 16]
     dtypes = ["--dtype", "bfloat16", "--dtype", "float32"]
     given = ["bench", "org/name", "/home/me/model", "../../me/other", "--out=/home/me/results"]
     monkeypatch.setattr(sys, "argv", ["/opt/bin/monolane", *given])
-    result = run(*wish, *lengths, *dtypes, "--json", "--out", tmp_path)
+    result = run(*wish, *lengths, *dtypes, "--json", "-o", tmp_path)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     validate_document(document)
@@ -53,7 +53,7 @@ def test_a_document_of_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_table_for_people(tiny_model: Path) -> None:
-    result = run("bench", tiny_model, *SMALL, "--runs", 1, "--startup", 0, "--context", 9)
+    result = run("bench", "-m", tiny_model, *SMALL, "--runs", 1, "--startup", 0, "--before", 9)
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert re.fullmatch(r".+, \d+ cores, reads [\d.]+ GB/s", lines[0])
@@ -67,13 +67,13 @@ def test_a_table_for_people(tiny_model: Path) -> None:
     [
         (["--synthetic", "gpt-5"], "--synthetic: expected one of laneformer-2b"),
         (
-            ["demo", "--synthetic", "laneformer-tiny"],
-            "expected MODEL or --synthetic, got both: demo, laneformer-tiny",
+            ["-m", "demo", "--synthetic", "laneformer-tiny"],
+            "expected --model or --synthetic, got both: demo, laneformer-tiny",
         ),
-        (["demo-that-is-not"], "expected 'demo', 'smollm2', a folder or a .gguf file"),
-        (["--context", "0"], "--context and --prefill: expected 1 token or more"),
+        (["-m", "demo-that-is-not"], "expected 'demo', 'smollm2', a folder or a .gguf file"),
+        (["--before", "0"], "--before and --prefill: expected 1 token or more"),
         (["--runs", "0"], "greater than or equal to 1"),
-        (["--out", "/proc/x.json"], "/proc/x.json cannot be written: No such file"),
+        (["--output", "/proc/x.json"], "/proc/x.json cannot be written: No such file"),
     ],
 )
 def test_wishes_that_cannot_be_met(arguments: list[str], message: str) -> None:
@@ -83,14 +83,14 @@ def test_wishes_that_cannot_be_met(arguments: list[str], message: str) -> None:
 
 
 def test_a_context_too_long_for_the_model(tiny_model: Path) -> None:
-    result = run("bench", tiny_model, "--context", 96, "--tokens", 4)
+    result = run("bench", "-m", tiny_model, "--before", 96, "--tokens", 4)
     assert "expected at most 96 tokens" in str(result.exception)
 
 
 def test_trace_writes_a_file_and_prints_a_table(tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    wish = ["--tokens", 3, "--context", 5, "--workers", 2]
-    result = run("trace", tiny_model, "--out", path, *wish)
+    wish = ["--tokens", 3, "--before", 5, "--threads", 2]
+    result = run("trace", "-m", tiny_model, "--output", path, *wish)
     assert result.exit_code == 0, result.output
     events = json.loads(path.read_text())["traceEvents"]
     assert {event["tid"] for event in events} == {0, 1}
@@ -112,7 +112,7 @@ def test_trace_writes_a_file_and_prints_a_table(tiny_model: Path, tmp_path: Path
 def test_help_is_there(command: str) -> None:
     result = run(command, "--help")
     assert result.exit_code == 0
-    assert "--workers" in result.stdout
+    assert "--threads" in result.stdout
 
 
 def test_the_program_starts_without_what_measuring_needs() -> None:
@@ -122,7 +122,20 @@ def test_the_program_starts_without_what_measuring_needs() -> None:
 
 def test_who_drafts() -> None:
     """A draft model is in the record by its name; a drafter that is not there is refused."""
-    wish = ["bench", "demo", *SMALL, "--runs", 1, "--startup", 0, "--context", 8, "--prefill", 8]
+    wish = [
+        "bench",
+        "-m",
+        "demo",
+        *SMALL,
+        "--runs",
+        1,
+        "--startup",
+        0,
+        "--before",
+        8,
+        "--prefill",
+        8,
+    ]
     result = run(*wish, "--draft", "int8", "--speculation", "draft", "--json")
     assert result.exit_code == 0, result.output
     decode = json.loads(result.stdout)["records"][1]

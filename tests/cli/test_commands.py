@@ -56,9 +56,13 @@ def test_the_prompt_may_come_from_stdin(tiny_model: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["generate"], 2, "Missing argument"),
-        (["generate", "x", "--no-such-option"], 2, "No such option"),
-        (["no-such-command"], 2, "No such command"),
+        (["generate"], 2, "monolane generate: expected PROMPT, got none; see"),
+        (
+            ["generate", "x", "--no-such-option"],
+            2,
+            "generate: expected an option of it, got --no-such-option; see",
+        ),
+        (["no-such-command"], 2, "monolane: expected a command, got 'no-such-command'; see"),
         (["generate", "x", "-n", "0"], 2, "max_tokens: expected an integer from 1"),
         (["generate", "x", "--frequency-penalty", "3"], 2, "frequency_penalty: expected a number"),
         (["generate", "x", "--presence-penalty", "3"], 2, "presence_penalty: expected a number"),
@@ -89,7 +93,11 @@ def test_the_prompt_may_come_from_stdin(tiny_model: Path) -> None:
             1,
             "expected a path to a file or folder",
         ),
-        (["verify", "/no/such/folder"], 1, "expected 'demo', 'smollm2', a folder or a .gguf file"),
+        (
+            ["verify", "-m", "/no/such/folder"],
+            1,
+            "expected 'demo', 'smollm2', a folder or a .gguf file",
+        ),
     ],
 )
 def test_wrong_usage_and_failures(arguments: list[str], code: int, message: str) -> None:
@@ -178,8 +186,11 @@ def test_a_stream_that_the_shell_closed_is_no_failure(closed: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("train", "tiny", "out"), "monolane: training (monolane.train) needs packages"),
-        (("sft", "demo", "chats", "out"), "monolane: fine-tuning (monolane.tune) needs packages"),
+        (("train", "tiny", "-o", "out"), "monolane: training (monolane.train) needs packages"),
+        (
+            ("sft", "chats", "-m", "demo", "-o", "out"),
+            "monolane: fine-tuning (monolane.tune) needs packages",
+        ),
     ],
 )
 def test_what_is_not_installed_is_told_of_the_command(

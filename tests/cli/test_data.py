@@ -29,7 +29,7 @@ def test_from_files_to_rows(tmp_path: Path) -> None:
         (tmp_path / f"notes/{number}.txt").write_text(text)
     (tmp_path / "recipe.toml").write_text(RECIPE)
     corpus = tmp_path / "corpus"
-    made = run("data", "prepare", tmp_path / "recipe.toml", corpus, "--workers", 1)
+    made = run("data", "prepare", tmp_path / "recipe.toml", "-o", corpus, "--processes", 1)
     assert made.returncode == 0, made.stderr
     assert re.search(r"\b1 shard, .* of text to read; about", made.stderr)
     assert "filter: 1 of 1\n" in made.stderr  # no bar where stderr is no terminal

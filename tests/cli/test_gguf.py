@@ -51,7 +51,7 @@ def test_a_plan_counts_the_bytes_of_each_matrix_as_it_is_multiplied(
 
 def test_bench_takes_a_file(llama_gguf: Path) -> None:
     common = ("--runs", 1, "--tokens", 2, "--startup", 1, "--buffer", 1, "--prefill", 8, "--json")
-    result = run("bench", llama_gguf, "--context", 8, *common)
+    result = run("bench", "-m", llama_gguf, "--before", 8, *common)
     assert result.returncode == 0, result.stderr
     records = json.loads(result.stdout)["records"]
     names = ["read_bandwidth", "decode", "prefill", "startup", "memory"]
@@ -67,7 +67,7 @@ def test_verify_of_a_file_that_transformers_cannot_load(
         raise RuntimeError("other sizes\nand a table")  # as it does of shapes that it misreads
 
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", refuse)
-    result = invoke("verify", llama_gguf)
+    result = invoke("verify", "-m", llama_gguf)
     assert "Transformers reads too, got: other sizes; 'monolane export'" in str(result.exception)
 
 
@@ -80,14 +80,14 @@ def test_bench_of_a_mixture_whose_experts_are_in_a_file(
 
     path = random_gguf(tmp_path, "moe-tiny", "Q8_0")
     common = ("--runs", 1, "--tokens", 2, "--startup", 1, "--buffer", 1, "--prefill", 8, "--json")
-    asked = ("bench", path, "--context", 8, *common, "--expert-memory")
+    asked = ("bench", "-m", path, "--before", 8, *common, "--expert-memory")
     result = run(*asked, "64K")
     assert result.returncode == 0, result.stderr
     decode = json.loads(result.stdout)["records"][1]
     assert (decode["name"], decode["expert_memory"]) == ("decode", "64K")
     # It reaches the executor: these are refused there.
     assert "got 'much'" in run(*asked, "much").stderr
-    dense = run("bench", llama_gguf, "--context", 8, *common, "--expert-memory", "64K")
+    dense = run("bench", "-m", llama_gguf, "--before", 8, *common, "--expert-memory", "64K")
     assert "expert_memory: expected a mixture" in dense.stderr
 
 
@@ -119,10 +119,22 @@ def test_commands_that_make_a_model_of_another_dequantise_a_file(
 def test_what_a_file_cannot_give_is_said(llama_gguf: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for arguments, wanted in (
-        (("quantize", llama_gguf, out, "--dtype", "auto"), "got a .gguf file, which runs as it is"),
-        (("export", llama_gguf, out, "--dtype", "int8"), "dtype: expected one of bfloat16"),
-        (("retrofit", llama_gguf, out, "--lanes", 3), "in 3 lanes: lanes: expected a number"),
-        (("export", llama_gguf, llama_gguf), "expected a folder or nothing, got a file"),
+        (
+            ("quantize", "-m", llama_gguf, "-o", out, "--dtype", "auto"),
+            "got a .gguf file, which runs as it is",
+        ),
+        (
+            ("export", "-m", llama_gguf, "-o", out, "--dtype", "int8"),
+            "dtype: expected one of bfloat16",
+        ),
+        (
+            ("retrofit", "-m", llama_gguf, "-o", out, "--lanes", 3),
+            "in 3 lanes: lanes: expected a number",
+        ),
+        (
+            ("export", "-m", llama_gguf, "-o", llama_gguf),
+            "expected a folder or nothing, got a file",
+        ),
     ):
         result = invoke(*arguments)
         assert isinstance(result.exception, MonolaneError)
@@ -135,13 +147,19 @@ def test_an_error_names_what_was_given_and_no_folder_that_is_gone(
 ) -> None:
     pytest.importorskip("torch", reason="needs the extra 'sft'")
     folder = tmp_path / "folder"
-    assert invoke("export", llama_gguf, folder).exit_code == 0
+    assert invoke("export", "-m", llama_gguf, "-o", folder).exit_code == 0
     (folder / "tokenizer.json").unlink()
     out, late = tmp_path / "out", ("--lanes", 2, "--delay", 1, "--distil", __file__)
     for arguments, wanted in (
-        (("retrofit", llama_gguf, out, "--lanes", 3), f"{llama_gguf}, in 3 lanes: lanes: expected"),
-        (("retrofit", folder, out, *late), f"{folder}: expected a tokenizer.json"),
-        (("retrofit", folder, folder.parent, *late), f"{folder.parent}: expected a folder apart"),
+        (
+            ("retrofit", "-m", llama_gguf, "-o", out, "--lanes", 3),
+            f"{llama_gguf}, in 3 lanes: lanes: expected",
+        ),
+        (("retrofit", "-m", folder, "-o", out, *late), f"{folder}: expected a tokenizer.json"),
+        (
+            ("retrofit", "-m", folder, "-o", folder.parent, *late),
+            f"{folder.parent}: expected a folder apart",
+        ),
     ):
         assert str(invoke(*arguments).exception).startswith(wanted)
         assert {path.name for path in tmp_path.iterdir()} == {folder.name, llama_gguf.name}
@@ -149,11 +167,13 @@ def test_an_error_names_what_was_given_and_no_folder_that_is_gone(
 
 def test_verify_takes_a_file_and_refuses_codes(llama_gguf: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    result = invoke("verify", llama_gguf, "--tokens", 20)
+    result = invoke("verify", "-m", llama_gguf, "--tokens", 20)
     assert result.exit_code == 0, result.output
     assert "the implementations agree" in result.stdout
-    assert invoke("quantize", llama_gguf, tmp_path / "q", "--dtype", "int8").exit_code == 0
-    result = invoke("verify", tmp_path / "q")
+    assert (
+        invoke("quantize", "-m", llama_gguf, "-o", tmp_path / "q", "--dtype", "int8").exit_code == 0
+    )
+    result = invoke("verify", "-m", tmp_path / "q")
     assert "expected float weights to compare, got int8 codes" in str(result.exception)
 
 
@@ -171,9 +191,9 @@ def test_a_destination_that_cannot_be_written_is_an_error_of_one_line(
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "out"
     for command in (
-        ("export", llama_gguf, out),
-        ("quantize", llama_gguf, out, "--dtype", "int8"),
-        ("retrofit", llama_gguf, out, "--lanes", 2),
+        ("export", "-m", llama_gguf, "-o", out),
+        ("quantize", "-m", llama_gguf, "-o", out, "--dtype", "int8"),
+        ("retrofit", "-m", llama_gguf, "-o", out, "--lanes", 2),
     ):
         result = CliRunner().invoke(app, [*map(str, command)])
         assert isinstance(result.exception, MonolaneError), result.output

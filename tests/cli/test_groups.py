@@ -96,12 +96,12 @@ def test_loading_and_drawing_come_from_their_descriptions() -> None:
     def command(*, loading: Loading, drawn: Drawn) -> None:
         got.update(loading=loading, drawn=drawn)
 
-    words = ("--workers", "3", "--ranks", "2", "-t", "0.5", "--presence-penalty", "1")
+    words = ("--threads", "3", "--ranks", "2", "-t", "0.5", "--presence-penalty", "1")
     assert run(command, *words, "--prefix-file", "kept") == 0
     assert got["loading"] == Loading(workers=3, ranks=2, prefix_file=Path("kept"))
     given = {name: value for name, value in got["drawn"].items() if value is not None}
     assert given == {"temperature": 0.5, "presence_penalty": 1.0, "frequency_penalty": 0.0}
-    assert run(command, "--workers", "0") == 2
+    assert run(command, "--threads", "0") == 2
 
 
 def test_a_new_option_of_loading_is_one_of_the_command_line(

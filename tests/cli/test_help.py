@@ -1,6 +1,7 @@
 """The help of each command shows what its source says: no name cut, no word dropped."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,13 +9,14 @@ import pytest
 import typer
 
 from monolane.cli import app
+from monolane.cli._examples import EXAMPLES
 from monolane.serve._tools.formats import FORMATS
 
 ROOT: Any = typer.main.get_command(app)  # of click's types, which typer may bring itself
 
 
 def commands(path: tuple[str, ...], command: Any) -> Iterator[tuple[str, ...]]:
-    if path not in (("bench",), ("eval",)):  # whose help is that of their first command
+    if path not in (("bench",), ("eval",), ("plan",)):  # whose help is that of their first command
         yield path
     for name, inner in getattr(command, "commands", {}).items():
         yield from commands((*path, name), inner)
@@ -56,18 +58,22 @@ def test_nothing_is_cut_or_dropped(
             assert name in text
 
 
-@pytest.mark.parametrize("path", [(), ("plan",), ("data",), ("tune",)], ids=" ".join)
+@pytest.mark.parametrize("path", [(), ("data",), ("tune",)], ids=" ".join)
 def test_lists_of_commands_have_whole_summaries(
     path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "..." not in shown(path, capsys).split("Commands:")[1]
+    listed = shown(path, capsys).split("exit.\n")[1]
+    assert "..." not in listed
+    for name, command in find(path).commands.items():
+        if not command.hidden:
+            assert f"  {name}  " in listed, name
 
 
-@pytest.mark.parametrize("group", ["bench", "eval"])
+@pytest.mark.parametrize("group", ["bench", "eval", "plan"])
 def test_help_of_a_command_that_stands_for_its_group_ends_with_the_others(
     group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    last = " ".join(shown((group,), capsys).split("\n\n")[-1].split())
+    last = " ".join(shown((group,), capsys).split("docs/settings.md.")[-1].split())
     others = list(find((group,)).commands)[1:]
     assert others
     for name in others:
@@ -78,3 +84,25 @@ def test_every_format_of_tool_calls_is_named() -> None:
     named = next(p.help for p in find(("serve",)).params if p.name == "tool_format")
     for tool_format in FORMATS:
         assert re.search(rf"(, |or ){tool_format.name}\b", named), tool_format.name
+
+
+LEAVES = [path for path in commands((), ROOT) if not getattr(find(path), "commands", {})]
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_every_command_has_examples_that_it_takes(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is read by the command line, all but run; nothing of it is out of date."""
+    if find(path).hidden:
+        return
+    first = path[:1] if path[-1] in ("model", "tasks", "show") and path[0] != "data" else path
+    ran: list[str] = []
+    monkeypatch.setattr(type(find(path)), "invoke", lambda _, ctx: ran.append(ctx.command_path))
+    text = shown(path, capsys).split("Examples:\n")[1]
+    for line in EXAMPLES[first]:
+        assert f"  {line}\n" in text
+        words = shlex.split(line.split("monolane ", 1)[1])
+        ROOT.main(words, prog_name="monolane", standalone_mode=False)
+        assert ran.pop() == f"monolane {' '.join(path)}"
+        assert capsys.readouterr().err == ""  # nothing that goes away

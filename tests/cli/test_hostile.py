@@ -59,7 +59,7 @@ def test_the_name_of_a_folder_in_a_warning(model: Path) -> None:
     (folder / "NOTICE").symlink_to("/etc/hostname")
     out = folder.with_name("out")
     done = subprocess.run(
-        [*PROGRAM, "quantize", str(folder), str(out), "--dtype", "int8", "--json"],
+        [*PROGRAM, "quantize", "-m", str(folder), "-o", str(out), "--dtype", "int8", "--json"],
         capture_output=True,
         text=True,
         timeout=300,

@@ -25,7 +25,7 @@ def test_options_arrive(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     monkeypatch.setattr("monolane.train.launch_run", launch_run)
     options = ["--set", "seed=1", "--set", "schedule.steps=9", "--processes", "8", "--nodes", "2"]
     options += ["--node", "1", "--address", "first:29500", "--restarts", "3", "--grace", "90"]
-    result = CliRunner().invoke(app, ["launch", "tiny", "run", *options])
+    result = CliRunner().invoke(app, ["launch", "tiny", "-o", "run", *options])
     assert result.exit_code == status, result.output
     assert calls == [
         (

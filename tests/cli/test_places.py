@@ -20,7 +20,7 @@ COMMANDS = {
     "tune": ["heads", NOWHERE, "OUT"],
     "train": ["demo", "OUT"],
     "data": ["prepare", "/no/such/recipe", "OUT"],
-    "eval": ["--tasks", "perplexity", "--text", "/no/such/text", "-m", NOWHERE, "--out", "OUT"],
+    "eval": ["--tasks", "perplexity", "--text", "/no/such/text", "-m", NOWHERE, "-o", "OUT"],
     "launch": ["tiny", "OUT"],
 }
 TORCH = ("train", "tune", "launch")
@@ -45,7 +45,9 @@ def test_a_file_is_no_place_for_a_folder(command: str, below: str, tmp_path: Pat
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_without_the_right_to_write_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    result = CliRunner().invoke(app, ["quantize", NOWHERE, str(tmp_path / "x"), "--dtype", "int8"])
+    result = CliRunner().invoke(
+        app, ["quantize", "-m", NOWHERE, "-o", str(tmp_path / "x"), "--dtype", "int8"]
+    )
     tmp_path.chmod(0o700)
     assert str(result.exception).startswith(f"{tmp_path / 'x'}: cannot be written: Permission")
 
@@ -53,11 +55,11 @@ def test_a_folder_without_the_right_to_write_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["trace", NOWHERE, "-o"],
-        ["bench", NOWHERE, "--out"],
-        ["bench", "serve", "--out"],
+        ["trace", "-m", NOWHERE, "-o"],
+        ["bench", "-m", NOWHERE, "-o"],
+        ["bench", "serve", "-o"],
         ["sim", "--device", "h200", "--trace"],
-        ["data", "report", "/no/such/corpus", "--out"],
+        ["data", "report", "/no/such/corpus", "-o"],
     ],
     ids=lambda words: words[0],
 )
@@ -95,6 +97,6 @@ def test_lanes_that_do_not_divide_are_refused_before_a_file_is_dequantised(
         raise AssertionError("dequantised")
 
     monkeypatch.setattr("monolane.sources.unpack_gguf", unpack)
-    words = ["retrofit", str(llama_gguf), str(tmp_path / "out"), "--lanes", "7"]
+    words = ["retrofit", "-m", str(llama_gguf), "-o", str(tmp_path / "out"), "--lanes", "7"]
     result = CliRunner().invoke(app, words)
     assert "in 7 lanes: " in str(result.exception)

@@ -69,7 +69,7 @@ def test_what_another_tool_quantised_is_repacked(source: Path, tmp_path: Path) -
     tensors[f"{name}.weight"] = codes.astype(np.int8)
     tensors[f"{name}.weight_scale"] = np.full((shape[0], 1), 2.0**-9, np.float32)
     write_checkpoint(packed, tensors.items())
-    result = run(packed, tmp_path / "q", "--dtype", "auto")
+    result = run("-m", packed, "-o", tmp_path / "q", "--dtype", "auto")
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"{tmp_path / 'q'}\n"
     assert "the same numbers as before, in another order" in result.stderr
@@ -78,13 +78,13 @@ def test_what_another_tool_quantised_is_repacked(source: Path, tmp_path: Path) -
         with Engine.load(folder) as engine:
             answers.append(engine.logits(list(range(9))))
     np.testing.assert_array_equal(*answers)
-    refused = run(source, tmp_path / "r", "--dtype", "auto")
+    refused = run("-m", source, "-o", tmp_path / "r", "--dtype", "auto")
     assert refused.returncode == 1
     assert "dtype auto: expected a model that another tool quantised" in refused.stderr
 
 
 def test_the_folder_is_the_answer(source: Path, tmp_path: Path) -> None:
-    result = run(source, tmp_path / "q", "--dtype", "int8")
+    result = run("-m", source, "-o", tmp_path / "q", "--dtype", "int8")
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"{tmp_path / 'q'}\n"
     assert "weights 0.2 MB -> 0.1 MB (40.0%)" in result.stderr
@@ -97,7 +97,7 @@ def test_the_folder_is_the_answer(source: Path, tmp_path: Path) -> None:
 
 
 def test_a_program_reads_json(source: Path, tmp_path: Path) -> None:
-    result = run(source, tmp_path / "q", "--dtype", "int4", "--json")
+    result = run("-m", source, "-o", tmp_path / "q", "--dtype", "int4", "--json")
     assert result.stderr == ""
     answer = json.loads(result.stdout)
     assert (answer["destination"], answer["dtype"]) == (str(tmp_path / "q"), "int4")
@@ -107,10 +107,10 @@ def test_a_program_reads_json(source: Path, tmp_path: Path) -> None:
 
 def test_overwriting_is_asked_for(source: Path, tmp_path: Path) -> None:
     quantize_folder(source, tmp_path / "q", Quantization(8))
-    refused = run(source, tmp_path / "q", "--dtype", "int4")
+    refused = run("-m", source, "-o", tmp_path / "q", "--dtype", "int4")
     assert refused.returncode == 1
     assert "expected no such folder, got one with files in it" in refused.stderr
-    assert run(source, tmp_path / "q", "--dtype", "int4", "--overwrite").returncode == 0
+    assert run("-m", source, "-o", tmp_path / "q", "--dtype", "int4", "--overwrite").returncode == 0
     assert (
         json.loads((tmp_path / "q" / "config.json").read_text())["quantization_config"]["bits"] == 4
     )
@@ -119,15 +119,19 @@ def test_overwriting_is_asked_for(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["{source}", "{out}"], 2, "Missing option '--dtype'"),
-        (["{source}", "--dtype", "int8"], 2, "Missing argument"),
-        (["{source}", "{out}", "--dtype", "fp8"], 2, "expected one of int8, int4, auto, got"),
+        (["-m", "{source}", "-o", "{out}"], 2, "expected --dtype, got none"),
+        (["-m", "{source}", "--dtype", "int8"], 2, "expected --output, got none"),
         (
-            ["/no/such", "{out}", "--dtype", "int8"],
+            ["-m", "{source}", "-o", "{out}", "--dtype", "fp8"],
+            2,
+            "expected one of int8, int4, auto",
+        ),
+        (
+            ["-m", "/no/such", "-o", "{out}", "--dtype", "int8"],
             1,
             "expected 'demo', 'smollm2', a folder or a .gguf file",
         ),
-        (["{tiny}", "{out}", "--dtype", "int8"], 1, "columns are a multiple of 32"),
+        (["-m", "{tiny}", "-o", "{out}", "--dtype", "int8"], 1, "columns are a multiple of 32"),
     ],
 )
 def test_wrong_usage_and_failures(

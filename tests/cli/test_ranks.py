@@ -99,7 +99,7 @@ def test_a_link_delay_needs_ranks_of_this_host(
 ) -> None:
     """Wrong usage whatever the model is: nothing is read, and nobody is joined."""
     monkeypatch.setenv("MONOLANE_RANK_KEY", "0123456789abcdef")
-    command = [*PROGRAM, "bench", str(tmp_path / "none"), "--link-delay", "5", *ranks]
+    command = [*PROGRAM, "bench", "-m", str(tmp_path / "none"), "--link-delay", "5", *ranks]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     words = " ".join(done.stderr.replace("\u2502", " ").split())  # as the frame breaks it

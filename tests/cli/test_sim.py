@@ -127,8 +127,11 @@ def test_the_report() -> None:
         (["--sweep", "speed"], "sweep: expected one of delay"),
         (["--report", "all"], "report: expected seeds, got 'all'"),
         (["--trace", "."], "expected a file to write, got a folder"),
-        (["--svg", "/proc/none/x.svg"], "/proc/none/x.svg: expected a folder /proc/none, got none"),
-        (["--svg", "/proc/x.svg"], "/proc/x.svg cannot be written: No such file"),
+        (
+            ["--plot", "/proc/none/x.svg"],
+            "/proc/none/x.svg: expected a folder /proc/none, got none",
+        ),
+        (["--plot", "/proc/x.svg"], "/proc/x.svg cannot be written: No such file"),
         (["--trace", "/proc/x.json"], "/proc/x.json cannot be written: No such file"),
     ],
 )

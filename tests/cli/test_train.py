@@ -21,7 +21,7 @@ def test_options_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
         return SimpleNamespace(score=SimpleNamespace(bits_per_byte=1.23456))
 
     monkeypatch.setattr("monolane.train.train_demo", train_demo)
-    result = CliRunner().invoke(app, ["train", "--demo", "x", "--steps", "5", "--seed", "2"])
+    result = CliRunner().invoke(app, ["train", "demo", "-o", "x", "--steps", "5", "--seed", "2"])
     assert result.exit_code == 0, result.output
     assert result.stdout == "x\n"
     assert "held-out bits per byte: 1.235" in result.stderr
@@ -35,7 +35,7 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None
         raise KeyboardInterrupt
 
     monkeypatch.setattr("monolane.train.train_demo", train_demo)
-    result = CliRunner().invoke(app, ["train", "--demo", "x"])
+    result = CliRunner().invoke(app, ["train", "demo", "-o", "x"])
     assert result.exit_code == 130
     assert "continue with --resume" in result.stderr
 
@@ -54,7 +54,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_a_config_honours_what_the_demo_honours(trained: list[Any], tmp_path: Path) -> None:
     options = ["--steps", "20", "--seed", "3", "--threads", "2", "--compile", "--from", tmp_path]
-    result = CliRunner().invoke(app, ["train", "tiny", "x", "--set", "seed=1", *map(str, options)])
+    result = CliRunner().invoke(
+        app, ["train", "tiny", "-o", "x", "--set", "seed=1", *map(str, options)]
+    )
     assert result.exit_code == 0, result.output
     (config,) = trained
     assert (config.schedule.steps, config.seed, config.compute.threads) == (20, 3, 2)
@@ -71,18 +73,18 @@ def test_a_dry_run_honours_them_too() -> None:
 @pytest.mark.parametrize(
     ("arguments", "option"),
     [
-        (["tiny", "x", "--minutes", "3"], "--minutes"),
-        (["tiny", "x", "--world-size", "3"], "--world-size"),
-        (["tiny", "x", "--mfu", "0.3"], "--mfu"),
-        (["tiny", "x", "--device", "H200"], "--device"),
-        (["tiny", "x", "--dry-run", "--resume"], "--resume"),
-        (["demo", "x", "--set", "seed=1"], "--set"),
-        (["demo", "x", "--device", "H200"], "--device"),
-        (["demo", "x", "--dry-run", "--mfu", "0.3"], "--mfu"),
-        (["demo", "x", "--steps", "3", "--minutes", "3"], "--minutes"),
-        (["demo", "x", "--resume", "--minutes", "3"], "--minutes"),
-        (["demo", "x", "--resume", "--seed", "3"], "--seed"),
-        (["demo", "x", "--resume", "--from", "demo"], "--from"),
+        (["tiny", "-o", "x", "--minutes", "3"], "--minutes"),
+        (["tiny", "-o", "x", "--world-size", "3"], "--world-size"),
+        (["tiny", "-o", "x", "--mfu", "0.3"], "--mfu"),
+        (["tiny", "-o", "x", "--device", "H200"], "--device"),
+        (["tiny", "-o", "x", "--dry-run", "--resume"], "--resume"),
+        (["demo", "-o", "x", "--set", "seed=1"], "--set"),
+        (["demo", "-o", "x", "--device", "H200"], "--device"),
+        (["demo", "-o", "x", "--dry-run", "--mfu", "0.3"], "--mfu"),
+        (["demo", "-o", "x", "--steps", "3", "--minutes", "3"], "--minutes"),
+        (["demo", "-o", "x", "--resume", "--minutes", "3"], "--minutes"),
+        (["demo", "-o", "x", "--resume", "--seed", "3"], "--seed"),
+        (["demo", "-o", "x", "--resume", "--from", "demo"], "--from"),
         (["--demo", "x", "y"], "--demo"),
     ],
 )

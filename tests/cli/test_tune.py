@@ -95,7 +95,9 @@ def test_the_demo_is_tuned_and_chats(tmp_path: Path) -> None:
     data, out = tmp_path / "chats.jsonl", tmp_path / "tuned"
     chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "import os"}]
     data.write_text(json.dumps({"messages": chat}) + "\n")
-    made = run("sft", "demo", data, out, "--steps", 12, "--rows", 1, "--learning-rate", 3e-3)
+    made = run(
+        "sft", data, "-m", "demo", "-o", out, "--steps", 12, "--rows", 1, "--learning-rate", 3e-3
+    )
     assert made.returncode == 0, made.stderr
     assert made.stdout == f"{out}\n"
     assert "step 12  end: all steps are done" in made.stderr
@@ -115,7 +117,7 @@ def test_the_demo_is_tuned_and_chats(tmp_path: Path) -> None:
 def test_a_bad_row_is_one_message(tmp_path: Path) -> None:
     data = tmp_path / "chats.jsonl"
     data.write_text('{"messages": [{"role": "user", "content": "hi"}]}\n')
-    result = run("sft", "demo", data, tmp_path / "out")
+    result = run("sft", data, "-m", "demo", "-o", tmp_path / "out")
     assert result.returncode == 1
     assert result.stdout == ""
     assert "chats.jsonl, line 1: expected at least one message of the assistant" in result.stderr
@@ -137,7 +139,17 @@ def test_a_rank_on_the_command_line_leaves_the_rest_of_the_recipe(
     recipe = tmp_path / "recipe.toml"
     recipe.write_text("[lora]\nrank = 4\nalpha = 4.0\nmatrices = ['wq', 'w2']\n")
     for options in ((), ("--recipe", str(recipe))):
-        line = ["sft", "demo", "chats.jsonl", str(tmp_path / "out"), "--lora", "8", *options]
+        line = [
+            "sft",
+            "chats.jsonl",
+            "-m",
+            "demo",
+            "-o",
+            str(tmp_path / "out"),
+            "--lora",
+            "8",
+            *options,
+        ]
         assert str(CliRunner().invoke(app, line).exception) == "enough"
     assert [x.lora for x in asked] == [
         LoraRecipe(rank=8, alpha=16.0),
@@ -161,12 +173,12 @@ def test_retrofit_and_distil(tmp_path: Path) -> None:
     demo = Path(__file__).parents[2] / "src" / "monolane" / "demo"
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (source / name).write_bytes((demo / name).read_bytes())
-    exact = run("retrofit", source, tmp_path / "exact", "--lanes", 4)
+    exact = run("retrofit", "-m", source, "-o", tmp_path / "exact", "--lanes", 4)
     assert (exact.returncode, exact.stdout) == (0, f"{tmp_path / 'exact'}\n"), exact.stderr
     assert exact.stderr == (
         "the MLP has 66 inner units more, of zeros, so that each lane has as many\n"
     )
-    late = run("retrofit", source, tmp_path / "late", "--lanes", 4, "--delay", 1)
+    late = run("retrofit", "-m", source, "-o", tmp_path / "late", "--lanes", 4, "--delay", 1)
     assert "the delay changes what is computed" in late.stderr
     healed = run(
         "retrofit",
@@ -180,7 +192,7 @@ def test_retrofit_and_distil(tmp_path: Path) -> None:
         __file__,
         "--steps",
         2,
-        "--context",
+        "--window",
         16,
         "--rows",
         1,
@@ -194,7 +206,7 @@ def test_retrofit_and_distil(tmp_path: Path) -> None:
         for lane_FD, units in zip(lanes_LFD, (16, 16, 15, 15), strict=True):
             assert np.all(np.any(lane_FD[:units], axis=1))
             assert not np.any(lane_FD[units:])
-    wrong = run("retrofit", source, tmp_path / "wrong", "--lanes", 3)
+    wrong = run("retrofit", "-m", source, "-o", tmp_path / "wrong", "--lanes", 3)
     assert wrong.returncode == 1
     assert "lanes: expected a number that divides" in wrong.stderr
 
@@ -203,7 +215,7 @@ def test_heads_are_trained_and_draft(tmp_path: Path) -> None:
     text, out = tmp_path / "text.txt", tmp_path / "heads"
     text.write_text("import os\n" * 400)
     made = run(
-        *("tune", "heads", "demo", out, "--text", text, "--texts", 3, "--context", 32),
+        *("tune", "heads", "-m", "demo", "-o", out, "--text", text, "--texts", 3, "--window", 32),
         *("--steps", 50, "--vocabulary", 64, "--inner", 32, "--depth", 2, "--threads", 1),
     )
     assert made.returncode == 0, made.stderr

@@ -30,24 +30,24 @@ def invoke(*arguments: object) -> Result:
 
 
 def test_the_engine_agrees_with_our_transformers_model(tiny_model: Path) -> None:
-    result = invoke("verify", tiny_model, "--tokens", 90)
+    result = invoke("verify", "-m", tiny_model, "--tokens", 90)
     assert result.exit_code == 0, result.output
     assert "top-1 agreement 100.00%: the implementations agree" in result.stdout
-    report = json.loads(invoke("verify", tiny_model, "--tokens", 90, "--json").stdout)
+    report = json.loads(invoke("verify", "-m", tiny_model, "--tokens", 90, "--json").stdout)
     assert report["agree"]
     assert [row["tokens"] for row in report["prompts"]][-1] == 90
     assert len(report["prompts"]) == 5
 
 
 def test_goldens_without_tokenizer_are_verified_on_token_ids(golden: Path) -> None:
-    result = invoke("verify", golden, "--tokens", 60)
+    result = invoke("verify", "-m", golden, "--tokens", 60)
     assert result.exit_code == 0, result.output
 
 
 def test_the_folders_own_code_is_run_only_on_demand(tiny_model: Path, tmp_path: Path) -> None:
-    refused = invoke("verify", tiny_model, "--trust-remote-code")
+    refused = invoke("verify", "-m", tiny_model, "--trust-remote-code")
     assert "expected an auto_map" in str(refused.exception)
-    assert invoke("export", tiny_model, tmp_path / "out").exit_code == 0
+    assert invoke("export", "-m", tiny_model, "-o", tmp_path / "out").exit_code == 0
     result = run(
         "verify",
         tmp_path / "out",
@@ -60,7 +60,7 @@ def test_the_folders_own_code_is_run_only_on_demand(tiny_model: Path, tmp_path: 
 
 def test_a_disagreement_is_seen(tiny_model: Path, tmp_path: Path) -> None:
     """The folder's own code with one sign turned: verify must say so and fail."""
-    assert invoke("export", tiny_model, tmp_path / "out").exit_code == 0
+    assert invoke("export", "-m", tiny_model, "-o", tmp_path / "out").exit_code == 0
     code = tmp_path / "out" / "modeling_laneformer.py"
     text = code.read_text()
     assert "silu(" in text
@@ -107,7 +107,7 @@ def test_float16_checkpoints_are_verified_too(tiny_model: Path, tmp_path: Path) 
     tensors = [(spec.name, file[spec.name].astype(np.float16)) for spec in specs]
     (tmp_path / "m/model.safetensors").unlink()
     write_safetensors(tmp_path / "m/model.safetensors", tensors)
-    assert invoke("verify", tmp_path / "m", "--tokens", 40).exit_code == 0
+    assert invoke("verify", "-m", tmp_path / "m", "--tokens", 40).exit_code == 0
 
 
 @pytest.mark.parametrize("kind", ["Llama", "SmolLM3", "Olmo2", "Gemma3"])
@@ -125,12 +125,12 @@ def test_dense_models_are_held_against_transformers_itself(kind: str, tmp_path: 
     )
     model = getattr(transformers, f"{kind}ForCausalLM")(config)
     model.to(torch.bfloat16).save_pretrained(tmp_path / "m")
-    result = invoke("verify", tmp_path / "m", "--backend", "reference")
+    result = invoke("verify", "-m", tmp_path / "m", "--backend", "reference")
     assert result.exit_code == 0, result.output
     assert "the implementations agree" in result.stdout
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("monolane.engine._files.read_config", _another_model)
-        result = invoke("verify", tmp_path / "m", "--backend", "reference")
+        result = invoke("verify", "-m", tmp_path / "m", "--backend", "reference")
     assert result.exit_code == 1, result.output
 
 

@@ -52,7 +52,10 @@ def test_priority_comes_before_the_order_of_sources(tmp_path: Path) -> None:
     [
         ("[[", "expected TOML, got"),
         ("", "the config: expected sources, tokenizer, found none"),
-        (LEAST + "colour = 3\n", r"\[sources\[0\]\] has no field 'colour'; known are name, kind"),
+        (
+            LEAST + "colour = 3\n",
+            r"expected a field of \[sources\[0\]\], got 'colour'; known are name, kind",
+        ),
         (LEAST.replace('"text"', '"word"'), r"sources\[0\].kind: expected one of 'text', 'code'"),
         (LEAST.replace("300", '"many"'), "tokenizer.vocabulary: expected an integer"),
         (LEAST.replace("300", "100"), r"tokenizer.vocabulary: expected 261 .*, got 100"),

@@ -23,13 +23,15 @@ def test_the_text_is_the_same_whatever_their_number(tiny_model: Path) -> None:
 def test_what_is_no_number_of_workers(tiny_model: Path) -> None:
     with pytest.raises(BackendError, match="workers: expected 1 to 1024, got 0"):
         Engine.load(tiny_model, "cpu", workers=0)
-    with pytest.raises(BackendError, match="workers: the reference backend has one, got 2"):
+    with pytest.raises(
+        BackendError, match=r"workers \(--threads\): the reference backend has one, got 2"
+    ):
         Engine.load(tiny_model, "reference", workers=2)
 
 
 @pytest.mark.parametrize("command", [("generate", "x"), ("chat",), ("serve", "--port", "0")])
 def test_each_command_hands_them_on(tiny_model: Path, command: tuple[str, ...]) -> None:
-    wish = ("--model", str(tiny_model), "--backend", "cpu", "--workers", "2000")
+    wish = ("--model", str(tiny_model), "--backend", "cpu", "--threads", "2000")
     result = CliRunner().invoke(app, [*command, *wish])
     assert result.exit_code != 0
     said = re.sub(r"\s+", " ", result.output + str(result.exception))

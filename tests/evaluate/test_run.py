@@ -209,7 +209,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     options = EvalOptions(tasks=("perplexity",), limit=6, window=64)
     command = [
         *(sys.executable, "-m", "monolane", "eval", "--tasks", "perplexity", "--limit", "6"),
-        *("--window", "64", "--out", str(tmp_path / "killed")),
+        *("--window", "64", "--output", str(tmp_path / "killed")),
     ]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True

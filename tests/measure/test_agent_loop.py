@@ -174,7 +174,7 @@ def test_a_run_is_recorded_and_its_time_adds_up(server_url: str, tmp_path: Path)
 
 
 def test_the_agents_failure_is_the_commands(server_url: str, tmp_path: Path) -> None:
-    command = ["eval", "agent-loop", "--base-url", server_url, "--out", tmp_path]
+    command = ["eval", "agent-loop", "--base-url", server_url, "--output", tmp_path]
     agent = [sys.executable, "-c", AGENT + "sys.exit(7)"]
     result = CliRunner().invoke(app, [*map(str, command), "--", *agent])
     assert result.exit_code == 7, result.output

@@ -61,7 +61,7 @@ def our_document(url: str, key: str, out: Path, *more: str) -> dict[str, Any]:
     out.mkdir()
     levels = ("--clients", "1", "--clients", "2")
     long = ("-n", "512", "--requests", "2", "--prompt", "20")
-    result = run(url, *long, *more, *levels, "--json", "--out", out, MONOLANE_API_KEY=key)
+    result = run(url, *long, *more, *levels, "--json", "--output", out, MONOLANE_API_KEY=key)
     assert result.exit_code == 0, told(result)
     document: dict[str, Any] = json.loads(result.stdout)
     validate_document(document)
@@ -120,7 +120,7 @@ def test_a_server_that_fails_every_request(plain: Callable[..., Any]) -> None:
     assert "the first request failed (http_500): no, thanks" in told(result)
 
 
-@pytest.mark.parametrize("option", ["--out", "--plot"])
+@pytest.mark.parametrize("option", ["--output", "--plot"])
 def test_where_nothing_can_be_written_no_server_is_loaded(
     plain: Callable[..., Any], option: str
 ) -> None:
@@ -200,8 +200,8 @@ def test_yes_lets_it_go_on_and_says_what_it_does(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_model_bench_keeps_its_name(tiny_model: Path) -> None:
-    small = ("--buffer", "1", "--tokens", "4", "--runs", "1", "--startup", "0", "--context", "9")
-    for words in (["bench", "model", str(tiny_model)], ["bench", str(tiny_model)]):
+    small = ("--buffer", "1", "--tokens", "4", "--runs", "1", "--startup", "0", "--before", "9")
+    for words in (["bench", "model", "-m", str(tiny_model)], ["bench", "-m", str(tiny_model)]):
         result = CliRunner().invoke(app, [*words, *small])
         assert result.exit_code == 0, result.output
 

@@ -18,6 +18,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # what tests share lies in modules beside them
 
+from operated import Process, Start
+
 KEY = "ml-a-key-for-tests-only"
 
 # Seconds that a test waits for what must come, and fails without it. Waiting ends with the event,
@@ -198,3 +200,19 @@ def client(keyed_server: Any, api_key: str) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {api_key}"}
     with httpx.Client(base_url=keyed_server.url, headers=headers, timeout=120) as client:
         yield client
+
+
+@pytest.fixture
+def operate(tiny_model: Path) -> Iterator[Start]:
+    """Start ``monolane serve`` of the tiny model, at a free port, with options and variables."""
+    made: list[Process] = []
+
+    def start(*options: str, **environment: str) -> Process:
+        made.append(Process(tiny_model, *options, **environment))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.process.kill()
+        each.process.wait()
+        each.log.close()

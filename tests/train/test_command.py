@@ -27,11 +27,11 @@ def test_a_dry_run_prints_the_forecast() -> None:
 
 def test_an_unknown_config_is_told_what_there_is() -> None:
     with pytest.raises(ConfigError, match="a TOML file or one of laneformer_100m, laneformer_20m"):
-        run("train", "laneformer", "out")
+        run("train", "laneformer", "-o", "out")
 
 
 def test_a_folder_is_needed() -> None:
-    assert "expected the folder to write after the config" in run("train", "tiny")
+    assert "expected a folder to write, got none" in run("train", "tiny")
 
 
 def test_a_run_is_exported_by_its_folder(tiny: RunConfig, tmp_path: Path) -> None:
@@ -40,15 +40,17 @@ def test_a_run_is_exported_by_its_folder(tiny: RunConfig, tmp_path: Path) -> Non
     short = replace(tiny, schedule=replace(tiny.schedule, steps=1, warmup=0, decay=0))
     train_run(short, tmp_path / "run", lambda start: ())
     out = tmp_path / "out"
-    assert str(out) in run("export", tmp_path / "run", out, "--dtype", "bfloat16").replace(" ", "")
+    assert str(out) in run(
+        "export", "-m", tmp_path / "run", "-o", out, "--dtype", "bfloat16"
+    ).replace(" ", "")
     assert (out / "config.json").is_file()
     assert (out / "tokenizer.json").is_file()
     assert (out / "modeling_laneformer.py").is_file()
     with pytest.raises(CheckpointError, match="a checkpoint after 5 steps, found those after 0, 1"):
-        run("export", tmp_path / "run", tmp_path / "other", "--step", 5)
+        run("export", "-m", tmp_path / "run", "-o", tmp_path / "other", "--step", 5)
 
 
 def test_a_model_folder_has_no_steps(tmp_path: Path) -> None:
     assert "no training run, so it has no steps" in run(
-        "export", "demo", tmp_path / "out", "--step", 1
+        "export", "-m", "demo", "-o", tmp_path / "out", "--step", 1
     )

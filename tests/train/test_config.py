@@ -77,8 +77,14 @@ def test_overrides_are_toml_or_a_bare_word() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("optimiser.peak_lr=1", "the config has no field 'optimiser'; did you mean 'optimizer'?"),
-        ("optimizer.peak_rl=1", r"\[optimizer\] has no field 'peak_rl'; did you mean 'peak_lr'?"),
+        (
+            "optimiser.peak_lr=1",
+            "expected a field of the config, got 'optimiser'; did you mean 'optimizer'?",
+        ),
+        (
+            "optimizer.peak_rl=1",
+            r"expected a field of \[optimizer\], got 'peak_rl'; did you mean 'peak_lr'?",
+        ),
         ("optimizer.peak_lr=high", "optimizer.peak_lr: expected a number, got 'high'; mend it"),
         ("schedule.steps=1.5", "schedule.steps: expected an integer, got 1.5"),
         ("compute.compile=1", "compute.compile: expected true or false, got 1"),

@@ -101,7 +101,10 @@ def test_one_command_trains_and_the_folder_generates(corpus: Path, tmp_path: Pat
         return done.stdout
 
     settings = ("--set", f"data.corpus={corpus}", "--set", "log.tensorboard=false")
-    assert monolane("train", "tiny", tmp_path / "run", *settings) == f"{tmp_path / 'run'}\n"
-    assert monolane("export", tmp_path / "run", tmp_path / "out") == f"{tmp_path / 'out'}\n"
+    assert monolane("train", "tiny", "-o", tmp_path / "run", *settings) == f"{tmp_path / 'run'}\n"
+    assert (
+        monolane("export", "-m", tmp_path / "run", "-o", tmp_path / "out")
+        == f"{tmp_path / 'out'}\n"
+    )
     text = monolane("generate", "-m", tmp_path / "out", "-n", 8, "-t", 0, "import json")
     assert text.strip()

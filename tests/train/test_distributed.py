@@ -114,7 +114,7 @@ def _break(tree: Path) -> None:
 def _launch(run: Path, code: Path, corpus: Path) -> "subprocess.Popen[str]":
     """Start 'monolane launch' from a tree that is not ours, so that a test may break it."""
     options = [part for value in _settings(corpus) for part in ("--set", value)]
-    command = [sys.executable, "-m", "monolane", "launch", "tiny", str(run), *options]
+    command = [sys.executable, "-m", "monolane", "launch", "tiny", "-o", str(run), *options]
     environment = snapshot_environment(code, {**os.environ, "OMP_NUM_THREADS": "1"})
     return subprocess.Popen(
         [*command, "--processes", "2"], env=environment, stderr=subprocess.PIPE, text=True

@@ -123,9 +123,9 @@ def test_resume_needs_no_settings_again(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     settings = [f"data.corpus={corpus}", "log.tensorboard=false", "checkpoint.every=8"]
     given = [part for one in settings for part in ("--set", one)]
-    first = CliRunner().invoke(app, ["train", "tiny", str(run), *given, "--steps", "16"])
+    first = CliRunner().invoke(app, ["train", "tiny", "-o", str(run), *given, "--steps", "16"])
     assert first.exit_code == 0, first.output
-    again = CliRunner().invoke(app, ["train", "tiny", str(run), "--resume"])
+    again = CliRunner().invoke(app, ["train", "tiny", "-o", str(run), "--resume"])
     assert again.exit_code == 0, again.output
     assert "step 16  end" in again.stderr
     assert kept_settings(run) == [*settings, "schedule.steps=16"]

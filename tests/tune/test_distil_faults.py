@@ -117,7 +117,7 @@ def test_a_delay_that_the_layers_cannot_have(delay: int, llama: Make, tmp_path: 
 def test_options_without_effect_are_refused(
     arguments: list[str], option: str, tmp_path: Path
 ) -> None:
-    result = CliRunner().invoke(app, ["retrofit", "x", str(tmp_path / "y"), *arguments])
+    result = CliRunner().invoke(app, ["retrofit", "-m", "x", "-o", str(tmp_path / "y"), *arguments])
     assert result.exit_code == 2, result.output
     assert option in result.stderr
 
@@ -135,8 +135,10 @@ def test_it_is_staged_beside_the_output(
     monkeypatch.setattr(LaneformerForCausalLM, "from_pretrained", loaded)
     out = tmp_path / "deep" / "out"
     shape = ["--lanes", "4", "--delay", "1", "--distil", str(text)]
-    length = ["--steps", "2", "--rows", "1", "--context", "16"]
-    result = CliRunner().invoke(app, ["retrofit", str(llama()), str(out), *shape, *length])
+    length = ["--steps", "2", "--rows", "1", "--window", "16"]
+    result = CliRunner().invoke(
+        app, ["retrofit", "-m", str(llama()), "-o", str(out), *shape, *length]
+    )
     assert result.exit_code == 0, result.output
     assert {folder.parents[2] for folder in seen} == {out.parent}
     assert sorted(path.name for path in out.parent.iterdir()) == ["out", "out.run"]

@@ -31,7 +31,10 @@ def test_a_recipe_with_lora(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("stepz = 3", r"mine.toml: the config has no field 'stepz'; did you mean 'steps'"),
+        (
+            "stepz = 3",
+            r"mine.toml: expected a field of the config, got 'stepz'; did you mean 'steps'",
+        ),
         ("steps = 0.5", "steps: expected an integer, got 0.5"),
         ("steps = true", "steps: expected an integer, got True"),
         ("packing = 1", "packing: expected true or false, got 1"),

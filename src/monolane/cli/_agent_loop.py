@@ -18,7 +18,7 @@ def agent_loop(
         list[str],
         typer.Argument(help="The agent's command, behind --; {url} in it is the proxy's base URL."),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the record and report.")],
+    out: Annotated[Path, typer.Option("--output", "-o", help="Folder of the record and report.")],
     base_url: Annotated[
         str, typer.Option(help="The OpenAI-compatible server that the agent's model is on.")
     ] = "http://127.0.0.1:8000",

@@ -18,13 +18,13 @@ def alias(
     from monolane.cli._table import print_table
     from monolane.sources import read_aliases, set_alias
 
-    if name is None:
+    if name is None and not remove:
         print_table(("alias", "model"), [*read_aliases().items()])
-    elif remove and model is None:
+    elif name is not None and model is None and remove:
         set_alias(name, None)
-    elif model is not None and not remove:
+    elif name is not None and model is not None and not remove:
         set_alias(name, model)
-    elif (found := read_aliases().get(name)) is not None and not remove:
+    elif not remove and (found := read_aliases().get(name or "")) is not None:
         sys.stdout.write(f"{found}\n")
     else:
         raise typer.BadParameter(

@@ -8,49 +8,32 @@ import gc
 import sys
 from collections.abc import Collection
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from monolane._printable import printable
 from monolane._version import __version__
+from monolane.cli._grammar import CLICK, Command, Commands, DefaultGroup, UsageError
+from monolane.cli._names import ALL, COMMANDS, GROUPS, OTHER_WORDS
+from monolane.cli._settings import Settings
 from monolane.cli._streams import checked_stdout, open_streams
-from monolane.errors import MonolaneError, RequestError
+from monolane.errors import ConfigError, MonolaneError, RequestError
 
 if TYPE_CHECKING:
     app: typer.Typer
 
+HelpAsked: Any = CLICK.NoArgsIsHelpError
 FAILED, WRONG_USAGE = 1, 2  # typer ends with 2 itself
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
-# In the order of ``--help``. A file has one function, or one Typer of several, of its own name.
-_COMMANDS = (
-    "generate", "chat", "serve", "pull", "list", "rm", "alias", "ps", "rank", "key", "verify",
-    "export", "quantize", "train", "launch", "sft", "retrofit", "sim", "trace", "doctor",
-)  # fmt: skip
-_OTHER_WORDS = {"fetch": "pull"}  # not in ``--help``
-_GROUPS = ("plan", "data", "tune", "bench", "eval")
-_ALL = (*_COMMANDS, *_OTHER_WORDS, *_GROUPS)
 
-
-class _DefaultGroup(TyperGroup):
-    """Runs its first command where the first word is no command's: ``bench demo``, ``bench -h``.
-
-    So that command may have arguments, and goes without its name.
-    """
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the name of the first command in front of its arguments."""
-        if not args or args[0] not in self.commands:
-            args = [next(iter(self.commands)), *args]
-        return super().parse_args(ctx, args)
-
-
-def command_line(wanted: Collection[str] = _ALL) -> typer.Typer:
+def command_line(wanted: Collection[str] = ALL) -> typer.Typer:
     """Return the command line with the commands and groups of these names."""
     made = typer.Typer(
         name="monolane",
+        cls=Commands,
         help="A latency-first LLM engine: output tokens per second of one request.",
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -61,15 +44,18 @@ def command_line(wanted: Collection[str] = _ALL) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     made.callback()(_options)
-    for name in _COMMANDS:
+    for name in COMMANDS:
         if name in wanted:
-            made.command()(_of_file(name))
-    for name, meant in _OTHER_WORDS.items():
+            made.command(cls=Command)(_of_file(name))
+    for name, meant in OTHER_WORDS.items():
         if name in wanted:
-            made.command(name, hidden=True)(_of_file(meant))
-    for name in _GROUPS:
+            made.command(name, cls=Command, hidden=True)(_of_file(meant))
+    for name in GROUPS:
         if name in wanted:
-            made.add_typer(_group(name), name=name)
+            group = _group(name)
+            for command in group.registered_commands:
+                command.cls = Command
+            made.add_typer(group, name=name)
     return made
 
 
@@ -88,7 +74,7 @@ def _group(name: str) -> typer.Typer:
     if name == "bench":
         from monolane.cli._bench_serve import bench_serve
 
-        group = typer.Typer(cls=_DefaultGroup, help="Time a model on this machine, or a server.")
+        group = typer.Typer(cls=DefaultGroup, help="Time a model on this machine, or a server.")
         group.command("model", epilog=_beside("bench serve", "loads a server"))(_of_file(name))
         group.command("serve")(bench_serve)
     elif name == "eval":
@@ -96,7 +82,7 @@ def _group(name: str) -> typer.Typer:
         from monolane.cli._eval import evaluate
 
         group = typer.Typer(
-            cls=_DefaultGroup, help="Evaluate a model or a server, or time an agent's run."
+            cls=DefaultGroup, help="Evaluate a model or a server, or time an agent's run."
         )
         other = _beside("eval agent-loop", "says where an agent's time goes")
         group.command("tasks", epilog=other)(evaluate)
@@ -118,11 +104,21 @@ def _print_version(wanted: bool) -> None:
 
 
 def _options(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Options from this file [default: config.toml of MONOLANE_CONFIG, or of "
+            "~/.config/monolane].",
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version)
     ] = False,
 ) -> None:
-    pass
+    if config is not None:
+        ctx.obj = Settings.read(config)
 
 
 def main() -> NoReturn:
@@ -135,17 +131,42 @@ def main() -> NoReturn:
     # Modules and a vocabulary are objects that stay. Looking for cycles after each 700 of them, as
     # Python does, was a third of the time to read a vocabulary of 49,152 tokens.
     gc.set_threshold(20_000, *gc.get_threshold()[1:])
-    named = set(_ALL).intersection(sys.argv[1:2])  # else help, a completion, or a mistake
     try:
         with checked_stdout():
-            command_line(named or _ALL)()
+            sys.exit(_run(typer.main.get_command(command_line(_named(sys.argv[1:]) or ALL))))
     except RequestError as error:
         _end(error, WRONG_USAGE)
     except MonolaneError as error:
         _end(error, FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    sys.exit(0)
+    except OSError as error:  # what nobody thought of: a disk, rights, a name that is too long
+        told = f"{error.filename or 'the system'}: expected that to work, got: {error.strerror}"
+        _end(ConfigError(f"{told}; check its path, its rights and the disk"), FAILED)
+
+
+def _named(words: list[str]) -> list[str]:
+    """Return the command that is called; none is in a call for help, a completion, a mistake."""
+    if words[:1] == ["--config"]:
+        words = words[2:]
+    elif words[:1] and words[0].startswith("--config="):
+        words = words[1:]
+    return [word for word in words[:1] if word in ALL]
+
+
+def _run(command: Any) -> int:
+    """Run a command line and return its exit code; what is wrong with it is told."""
+    try:
+        return command.main(prog_name="monolane", standalone_mode=False) or 0
+    except HelpAsked as error:
+        error.show()
+    except UsageError as error:
+        from monolane.cli._mistakes import told
+
+        sys.stderr.write(f"{printable(told(error))}\n")
+    except typer.Abort:
+        return INTERRUPTED
+    return WRONG_USAGE
 
 
 def _end(error: MonolaneError, code: int) -> NoReturn:

@@ -27,7 +27,8 @@ class Cases:
         list[str] | None, typer.Option(help="Type of the weights in use; repeatable.")
     ] = None
     context: Annotated[
-        list[int] | None, typer.Option(help="Tokens before those timed; repeatable [default: 128].")
+        list[int] | None,
+        typer.Option("--before", help="Tokens before those timed; repeatable [default: 128]."),
     ] = None
     prefill: Annotated[
         list[int] | None, typer.Option(help="Length of a prompt; repeatable [default: 64].")
@@ -50,7 +51,7 @@ class Cases:
 def bench(
     *,
     call: typer.Context,
-    model: options.ModelAtRevision = "demo",
+    model: options.Model = "demo",
     synthetic: Annotated[
         str | None,
         typer.Option(
@@ -81,7 +82,7 @@ def bench(
     from monolane.measure import Neighbours, bench_cases, bench_records, run_rounds
 
     if synthetic is not None and "model" in options.given(call):
-        raise typer.BadParameter(f"expected MODEL or --synthetic, got both: {model}, {synthetic}")
+        raise typer.BadParameter(f"expected --model or --synthetic, got both: {model}, {synthetic}")
     over, draft = loading.ranks, loading.draft
     if link_delay and (not isinstance(over, int) or over < 2):
         shown = over if isinstance(over, int) else ",".join(over.addresses)
@@ -94,7 +95,7 @@ def bench(
     _warn_if_busy()
     contexts, prompts = cases.context or [128], cases.prefill or [64]
     if min(*contexts, *prompts) < 1:
-        raise typer.BadParameter("--context and --prefill: expected 1 token or more")
+        raise typer.BadParameter("--before and --prefill: expected 1 token or more")
     if draft is None and speculation in ("draft", "heads"):
         raise typer.BadParameter(f"--speculation: {speculation} expected --draft too, got none")
     if draft is not None and speculation in ("off", "suffix"):

@@ -17,9 +17,12 @@ _Corpus = Annotated[Path, typer.Argument(metavar="CORPUS", help="A prepared corp
 @data.command("prepare")
 def prepare_corpus(
     recipe: Annotated[Path, typer.Argument(help="The recipe, in TOML; see docs/data.md.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write; until it is whole, OUT.partial.")],
+    out: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Folder to write; until it is whole, OUTPUT.partial."),
+    ],
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes [default: one per core].")
+        int | None, typer.Option("--processes", min=1, help="[default: one per core]")
     ] = None,
 ) -> None:
     """Read, filter, deduplicate and tokenize the sources of a recipe.
@@ -42,7 +45,7 @@ def prepare_corpus(
 def report_corpus(
     corpus: _Corpus,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write a page of HTML with all of it.")
+        Path | None, typer.Option("--output", "-o", help="Write a page of HTML with all of it.")
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Read all token files and compare their digests.")

@@ -13,15 +13,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import typer
+
+from monolane import _env
 from monolane._loading import Loading
 from monolane.cli import _options as options
 from monolane.cli._groups import grouped
 
 if TYPE_CHECKING:
+    from monolane.cli._settings import Settings
     from monolane.cuda import GpuInfo
 
 State = Literal["ok", "missing", "broken"]
 
+_TABLE = {variable.name for variable in _env.VARIABLES}
 _REINSTALL = "pip install --force-reinstall --no-deps ."
 _MARKS = {"ok": "✓", "missing": "–", "broken": "✗"}
 # Package -> (what it is for, the extra that brings it).
@@ -44,21 +49,24 @@ class Finding:
 
 @grouped("doctor")
 def doctor(
-    *, model: options.Model = "demo", loading: Loading, as_json: options.Json = False
+    *,
+    call: typer.Context,
+    model: options.Model = "demo",
+    loading: Loading,
+    as_json: options.Json = False,
 ) -> None:
     """Show the machine, the backends, the caches and what is missing.
 
     Of --model it says which backend 'auto' takes for it here, and why not the GPU. Exit code 1 if
     something that monolane itself needs is broken; what is optional does not count.
     """
-    import typer
-
+    from monolane.cli._grammar import settings_of
     from monolane.model import find_format
 
     dtype = loading.dtype
     if dtype != "auto":
         find_format(dtype)  # RequestError for one that is none
-    findings = list(examine(model, dtype))
+    findings = [*examine(model, dtype), *_settings(settings_of(call))]
     if as_json:
         sys.stdout.write(json.dumps([asdict(finding) for finding in findings]) + "\n")
     else:
@@ -124,7 +132,6 @@ def _backends(model: str, dtype: str) -> Iterator[Finding]:
 
 
 def _cpu_backend() -> Iterator[Finding]:
-    from monolane import _env
     from monolane._processor import read_processor
     from monolane.errors import BackendError, ConfigError
 
@@ -214,7 +221,6 @@ def _code_guard() -> Finding:
 def _caches() -> Iterator[Finding]:
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    from monolane import _env
     from monolane.errors import ConfigError
 
     places = [("Hub models", "HF_HUB_CACHE", Path(HF_HUB_CACHE))]
@@ -233,7 +239,6 @@ def _caches() -> Iterator[Finding]:
 
 
 def _variables() -> Iterator[Finding]:
-    from monolane import _env
     from monolane.errors import ConfigError
 
     for variable in _env.VARIABLES:
@@ -244,6 +249,39 @@ def _variables() -> Iterator[Finding]:
             yield Finding(
                 "environment", variable.name, "broken", str(error), f"unset {variable.name}"
             )
+
+
+def _settings(named: "Settings | None") -> Iterator[Finding]:
+    """Tell of the variables that options are set by, and of each section of the config file."""
+    from monolane.cli._app import app
+    from monolane.cli._grammar import every_command
+    from monolane.cli._names import ALL
+    from monolane.cli._settings import Settings, is_set_elsewhere, unread_variables, variables_of
+    from monolane.errors import ConfigError
+
+    commands = [
+        (path, [x for x in command.params if is_set_elsewhere(x)], inner)
+        for path, command, inner in every_command(typer.main.get_command(app))
+    ]
+    known = {
+        name: x for path, options, _ in commands for x in options for name in variables_of(path, x)
+    }
+    for name in sorted(known.keys() & os.environ.keys()):
+        if name not in _TABLE:
+            option = max(known[name].opts, key=len)
+            yield Finding("environment", name, "ok", f"{os.environ[name]} ({option})")
+    for name, meant in unread_variables(known):
+        yield Finding("environment", name, "missing", "nothing reads it", meant or f"unset {name}")
+    try:
+        settings = named or Settings.read(None)
+        settings.check_sections(ALL)
+        for path, options, inner in commands:
+            settings.values(path, options, inner)
+    except ConfigError as error:
+        yield Finding("environment", "config file", "broken", str(error))
+        return
+    state = f"{settings.path} ({len(settings.table) or 'no'} keys and sections)"
+    yield Finding("environment", "config file", "ok", state)
 
 
 def _cpu() -> tuple[str, list[str]]:

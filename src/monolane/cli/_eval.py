@@ -139,7 +139,7 @@ def evaluate(
     ],
     out: Annotated[
         Path,
-        typer.Option("--out", "-o", help="Folder of journals and reports; a run goes on there."),
+        typer.Option("--output", "-o", help="Folder of journals and reports; a run goes on there."),
     ],
     target: Target,
     asking: Asking,

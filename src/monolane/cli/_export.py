@@ -12,12 +12,15 @@ from monolane.cli import _options as options
 def export(
     model: Annotated[
         str,
-        typer.Argument(
+        typer.Option(
+            "--model",
+            "-m",
+            rich_help_panel=options.LOADING,
             help="'demo', 'smollm2', a model folder, a .gguf file, a Hub id, or the folder of a "
-            "training run."
+            "training run.",
         ),
     ],
-    destination: Annotated[Path, typer.Argument(help="Folder to write.")],
+    output: options.Output,
     hub_layout: Annotated[
         bool,
         typer.Option(
@@ -37,7 +40,7 @@ def export(
         int | None,
         typer.Option(min=0, help="Of a training run: the checkpoint [default: the newest]."),
     ] = None,
-    overwrite: options.ReplaceDestination = False,
+    overwrite: options.ReplaceOut = False,
 ) -> None:
     """Write a model as a folder in Hub layout.
 
@@ -48,11 +51,11 @@ def export(
     from monolane.model import check_place
     from monolane.sources import find_model
 
-    check_place(destination)  # before a model is fetched
+    check_place(output)  # before a model is fetched
     source = find_model(model)
-    with still(f"writing {destination}"):
-        _export(source, destination, dtype, step, overwrite)
-    sys.stdout.write(f"{destination}\n")
+    with still(f"writing {output}"):
+        _export(source, output, dtype, step, overwrite)
+    sys.stdout.write(f"{output}\n")
 
 
 def _export(

@@ -4,6 +4,7 @@ A group is a dataclass of this package, whose fields are spelled as typer's para
 or ``Drawn``. Typer sees an option for each field; the command gets the group.
 """
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -11,11 +12,12 @@ from functools import wraps
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from monolane._draw import Draw
 from monolane._loading import Loading
 from monolane._options import options_of
-from monolane.cli._options import KeyFile
+from monolane.cli._options import DRAWING, LOADING, KeyFile
 from monolane.cli._ranks import find_ranks
 
 
@@ -93,7 +95,24 @@ def _parameters(kind: Any, command: str, moved: dict[str, str]) -> Iterator[insp
             if isinstance(said, After):
                 moved[x.name] = said.name
         default = inspect.Parameter.empty if x.default is MISSING else x.default
-        yield _parameter(x.name, hint, default)
+        yield _parameter(x.name, _headed(hint, kind), default)
+
+
+def _headed(hint: Any, kind: Any) -> Any:
+    """Have an option stand below its group's head, the first line of the group's docstring."""
+    said = getattr(hint, "__metadata__", ())
+    if not any(isinstance(x, OptionInfo) and x.rich_help_panel is None for x in said):
+        return hint
+    head = (kind.__doc__ or "").partition("\n")[0].rstrip(".")
+    return Annotated[hint.__origin__, *(_below(head, x) for x in said)]
+
+
+def _below(head: str, said: Any) -> Any:
+    if not isinstance(said, OptionInfo):
+        return said
+    said = copy.copy(said)  # several groups may share it
+    said.rich_help_panel = head
+    return said
 
 
 def _described(kind: Any, command: str) -> Iterator[inspect.Parameter]:
@@ -107,8 +126,13 @@ def _described(kind: Any, command: str) -> Iterator[inspect.Parameter]:
         word: Any = said.word if default is not None else said.word | None
         if command in said.named:
             word = list[str] | None
-        spelled = [f"--{name.replace('_', '-')}", *([said.short] if said.short else ())]
-        shown = typer.Option(*spelled, min=said.least, help=said.help)
+        spelled = [f"--{(said.spelled or name).replace('_', '-')}"]
+        shown = typer.Option(
+            *(*spelled, *([said.short] if said.short else ())),
+            min=said.least,
+            help=said.help,
+            rich_help_panel=LOADING if issubclass(kind, Loading) else DRAWING,
+        )
         yield _parameter(name, Annotated[word, shown], default)
         if name == "ranks":
             yield _parameter("key_file", KeyFile, None)

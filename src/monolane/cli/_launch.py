@@ -12,7 +12,10 @@ def launch(
     config: Annotated[
         str, typer.Argument(help="A run config: a TOML file, or the name of a shipped one.")
     ],
-    out: Annotated[Path, typer.Argument(help="Folder of the run; an old one is continued.")],
+    out: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Folder of the run; an old one is continued."),
+    ],
     settings: options.Settings = None,
     processes: Annotated[
         int, typer.Option(min=1, help="On this machine; on GPUs, one for each.")
@@ -39,8 +42,8 @@ def launch(
 ) -> None:
     """Train as 'train' does, with restarts, from a snapshot.
 
-    The first launch keeps the package and the config in OUT/snapshot; restarts and later launches
-    use these. Why each attempt ended stands in OUT/attempts.
+    The first launch keeps the package and the config in RUN/snapshot; restarts and later launches
+    use these. Why each attempt ended stands in RUN/attempts.
     """
     from monolane.model import check_place
 

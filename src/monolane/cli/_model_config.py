@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from monolane.cli._options import LOADING
+
 if TYPE_CHECKING:
     from monolane.model import ModelConfig
     from monolane.plan import Place, Plan
@@ -13,6 +15,7 @@ PlannedModel = Annotated[
     typer.Option(
         "--model",
         "-m",
+        rich_help_panel=LOADING,
         help="'demo', 'smollm2', a model folder, a .gguf file, a Hub id, or a shape: "
         "laneformer-2b.",
     ),

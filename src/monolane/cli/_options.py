@@ -10,11 +10,16 @@ import typer
 
 from monolane.errors import ConfigError
 
+# Heads of groups in the help. Options of these two mean the same in all commands that have them.
+LOADING = "The model, and how it is loaded"
+DRAWING = "How tokens are drawn"
+
 Model = Annotated[
     str,
     typer.Option(
         "--model",
         "-m",
+        rich_help_panel=LOADING,
         help="'demo', 'smollm2', a model folder, a .gguf file, a Hub id (name/model, "
         "name/model:Q4_K_M, @revision behind it), or a name of 'monolane list'.",
     ),
@@ -24,6 +29,7 @@ ChatModel = Annotated[
     typer.Option(
         "--model",
         "-m",
+        rich_help_panel=LOADING,
         help="'smollm2', a model folder, a .gguf file, a Hub id (name/model, name/model:Q4_K_M, "
         "@revision behind it), or a name of 'monolane list'.",
     ),
@@ -41,6 +47,7 @@ KeyFile = Annotated[
     Path | None,
     typer.Option(
         "--key-file",
+        rich_help_panel=LOADING,
         help="File with the key that ranks with addresses share [default: MONOLANE_RANK_KEY].",
     ),
 ]
@@ -63,27 +70,32 @@ Thinking = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-ModelArgument = Annotated[
-    str, typer.Argument(help="'demo', 'smollm2', a model folder, a .gguf file, or a Hub id.")
-]
-ModelAtRevision = Annotated[
+ModelNeeded = Annotated[
     str,
-    typer.Argument(
-        help="'demo', 'smollm2', a model folder, a .gguf file, or a Hub id (name/model@revision)."
+    typer.Option(
+        "--model",
+        "-m",
+        rich_help_panel=LOADING,
+        help="'demo', 'smollm2', a model folder, a .gguf file, or a Hub id.",
     ),
 ]
-ReplaceOut = Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it is there.")]
-ReplaceDestination = Annotated[
-    bool, typer.Option("--overwrite", help="Replace the destination if it is there.")
+Trained = Annotated[
+    Path,
+    typer.Option("--output", "-o", help="Folder to write; a run that is killed is in OUTPUT.run."),
 ]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")]
+ReplaceOut = Annotated[bool, typer.Option("--overwrite", help="Replace the output if it is there.")]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue the run of OUT from its last checkpoint.")
+    bool, typer.Option("--resume", help="Continue the run of the output from its last checkpoint.")
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="section.key=value over the config's; may be given again."),
 ]
-ResultsOut = Annotated[Path | None, typer.Option(help="Write the results to this file, or folder.")]
+ResultsOut = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write the results to this file, or folder."),
+]
 
 
 @contextmanager
@@ -101,15 +113,19 @@ def training() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; what OUT.run keeps goes on with --resume\n")
+        sys.stderr.write("interrupted; what OUTPUT.run keeps goes on with --resume\n")
         raise
 
 
-def given(call: typer.Context) -> dict[str, str]:
-    """Return the parameters that the command line gives, with their spelling."""
+def given(call: typer.Context, elsewhere: bool = False) -> dict[str, str]:
+    """Return the parameters that the command line gives, with their spelling.
+
+    ``elsewhere``: those of variables and files, too, which count where they can and are refused
+    nowhere.
+    """
+    sources = ("COMMANDLINE", "ENVIRONMENT", "DEFAULT_MAP")[: 3 if elsewhere else 1]
     return {
         str(parameter.name): parameter.opts[0]
         for parameter in call.command.params
-        if (source := call.get_parameter_source(str(parameter.name)))
-        and source.name == "COMMANDLINE"
+        if (source := call.get_parameter_source(str(parameter.name))) and source.name in sources
     }

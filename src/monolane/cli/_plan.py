@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from monolane.cli import _options as options
+from monolane.cli._grammar import DefaultGroup
 from monolane.cli._model_config import PlannedModel, planned_model, told_groups
 
 if TYPE_CHECKING:
     from monolane.plan import Cost, DeviceDescription, Phase, Plan
 
-plan = typer.Typer(help="Show the static decode plan of a model on a device.", no_args_is_help=True)
+plan = typer.Typer(cls=DefaultGroup, help="Show the static decode plan of a model on a device.")
 
 
-@plan.command()
+@plan.command(epilog="Another command: 'monolane plan header' prints the structs for executors.")
 def show(
     model: PlannedModel = "demo",
     device: Annotated[

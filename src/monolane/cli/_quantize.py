@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,16 +16,16 @@ AS_IT_IS = "auto"
 
 
 def quantize(
-    model: options.ModelArgument,
-    destination: Annotated[Path, typer.Argument(help="Folder to write.")],
+    model: options.ModelNeeded,
+    output: options.Output,
     dtype: Annotated[
         str,
         typer.Option(
-            help="int8 (8.5 bits a weight, scales included) or int4 (4.5); auto: as MODEL has "
+            help="int8 (8.5 bits a weight, scales included) or int4 (4.5); auto: as the model has "
             "them, which another tool quantised."
         ),
     ],
-    overwrite: options.ReplaceDestination = False,
+    overwrite: options.ReplaceOut = False,
     as_json: options.Json = False,
 ) -> None:
     """Write a model with its matrices in int8 or int4.
@@ -47,11 +46,11 @@ def quantize(
     if dtype not in (*DTYPES, AS_IT_IS):
         known = ", ".join((*DTYPES, AS_IT_IS))
         raise typer.BadParameter(f"--dtype: expected one of {known}, got {dtype!r}")
-    check_place(destination)  # before a model is fetched
+    check_place(output)  # before a model is fetched
     if dtype == AS_IT_IS:
         _check_packed(model)
     with (
-        model_folder(model, destination, overwrite) as source,
+        model_folder(model, output, overwrite) as source,
         shown_progress("bytes", shown=not as_json) as report_progress,
     ):
 
@@ -59,17 +58,15 @@ def quantize(
             report_progress("quantizing", done, total, name)
 
         if dtype == AS_IT_IS:
-            report = repack_folder(source, destination, overwrite=overwrite, progress=progress)
+            report = repack_folder(source, output, overwrite=overwrite, progress=progress)
         else:
             scheme = Quantization(DTYPES[dtype])
-            report = quantize_folder(
-                source, destination, scheme, overwrite=overwrite, progress=progress
-            )
+            report = quantize_folder(source, output, scheme, overwrite=overwrite, progress=progress)
     if as_json:
         sys.stdout.write(json.dumps(_record(report)) + "\n")
         return
     sys.stderr.write("\n".join(_table(report)) + "\n")
-    sys.stdout.write(f"{destination}\n")
+    sys.stdout.write(f"{output}\n")
 
 
 def _check_packed(model: str) -> None:

@@ -33,13 +33,13 @@ def rank(
     """
     from monolane import _env
     from monolane._naming import naming
-    from monolane.cli._streams import log_to_stderr
+    from monolane.cli._logs import log_to_stderr
     from monolane.cpu import serve_rank
     from monolane.engine import ModelFiles
     from monolane.executor_api import read_key
     from monolane.sources import find_model
 
-    log_to_stderr("%(message)s")
+    log_to_stderr(text="%(message)s")
     signal.signal(signal.SIGTERM, _end)
     path = find_model(model)
     with naming(path):

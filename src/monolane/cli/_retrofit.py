@@ -49,7 +49,7 @@ class Training:
     best: Annotated[
         int, typer.Option(help="Next tokens of the source to train towards; 0: all of them.", min=0)
     ] = 64
-    context: Annotated[int, typer.Option(help="Tokens of a window of text.")] = 256
+    context: Annotated[int, typer.Option("--window", help="Tokens of a window of text.")] = 256
     rows: Annotated[int, typer.Option(help="Windows of a step.")] = 8
     learning_rate: Annotated[float, typer.Option(help="Peak.")] = 1e-3
     seed: Annotated[int, typer.Option(help="Of the order of the windows.")] = 0
@@ -71,11 +71,8 @@ class Keeping:
 def retrofit(
     *,
     call: typer.Context,
-    source: Annotated[
-        str,
-        typer.Argument(help="A dense model: 'smollm2', a folder, a .gguf file, or a Hub id."),
-    ],
-    out: Annotated[Path, typer.Argument(help="Model folder to write.")],
+    model: options.ModelNeeded,
+    out: options.Trained,
     shape: Shape,
     distil: Annotated[
         Path | None, typer.Option(help="Text to train the delayed model back on.")
@@ -84,11 +81,11 @@ def retrofit(
     keeping: Keeping,
     overwrite: options.ReplaceOut = False,
 ) -> None:
-    """Convert a dense checkpoint into lanes.
+    """Convert a dense model into lanes.
 
     That is exact without a delay, and a starting point with one. A .gguf file is dequantised first.
     --distil trains the delayed model back towards its source on the text of a file or folder; a
-    killed run is in OUT.run: continue with --resume.
+    killed run is in OUTPUT.run: continue with --resume.
     """
     given = options.given(call)
     for name in _DISTILLED if distil is None else ():
@@ -117,7 +114,7 @@ def retrofit(
                 rows_per_step=taught.pop("rows"), peak_lr=taught.pop("learning_rate"), **taught
             )
     dealt = asdict(shape)
-    path = find_model(source)
+    path = find_model(model)
     retrofit_config(path, **dealt)  # before it is dequantised
     with model_folder(str(path), out, overwrite) as folder:
         if distil is None or recipe is None:

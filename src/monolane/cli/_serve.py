@@ -1,5 +1,7 @@
 """``monolane serve``: the HTTP server."""
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +25,9 @@ class Address:
 
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option("--port", "-p", help="0: any that is free.")] = 8000
+    root_path: Annotated[
+        str, typer.Option(help="What a proxy puts before the paths, such as /llm.")
+    ] = ""
     name: Annotated[str | None, typer.Option(help="What the model goes by [default: --model].")] = (
         None
     )
@@ -67,6 +72,13 @@ class Access:
     api_keys: Annotated[
         Path | None, typer.Option(help="File of hashed keys, as 'monolane key' writes it.")
     ] = None
+    guests: Annotated[
+        int,
+        typer.Option(
+            help="Requests without a key that may be answered or wait at a time, for a public page."
+        ),
+    ] = 0
+    guest_tokens: Annotated[int, typer.Option(help="Tokens of an answer to a guest.")] = 256
     tls_cert: Annotated[
         Path | None, typer.Option(help="PEM certificate chain: HTTPS, and only that.")
     ] = None
@@ -110,6 +122,26 @@ class Requests:
     ] = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logs:
+    """What is logged, on stderr, and traced."""
+
+    log_level: Annotated[
+        str,
+        typer.Option(help="debug (every request), info (answers), warning (refusals) or error."),
+    ] = "info"
+    log_format: Annotated[
+        str, typer.Option(help="text, or json: one object a line, for programs.")
+    ] = "text"
+    traces: Annotated[
+        str,
+        typer.Option(
+            help="Send a trace of each request to this collector of OpenTelemetry, such as "
+            "http://127.0.0.1:4318 [default: as OTEL_EXPORTER_OTLP_ENDPOINT says]."
+        ),
+    ] = ""
+
+
 @grouped("serve")
 def serve(
     *,
@@ -122,15 +154,16 @@ def serve(
     ] = True,
     loading: Loading,
     requests: Requests,
+    logs: Logs,
 ) -> None:
     """Serve a model by OpenAI's and Anthropic's APIs; a page at /."""
     from contextlib import ExitStack
 
-    from monolane._progress import still
+    from monolane._progress import log_lines, still
     from monolane.cli._defaults import server_defaults
+    from monolane.cli._logs import log_to_stderr, logged_end
     from monolane.cli._report import print_note
     from monolane.cli._servers import registered
-    from monolane.cli._streams import log_to_stderr
     from monolane.engine import Engine
     from monolane.serve import Policy, ServerOptions
     from monolane.serve import serve as run
@@ -157,9 +190,17 @@ def serve(
         deadline_seconds=limits.deadline,
         drain_seconds=limits.drain,
         stall_seconds=limits.stall,
+        guests=access.guests,
+        guest_tokens=access.guest_tokens,
         max_body_bytes=access.max_body,
+        root_path=address.root_path,
+        traces=logs.traces,
     )
-    log_to_stderr("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr(logs.log_level, logs.log_format)
+    tell: Callable[[str], None] = print_note
+    if logs.log_format == "json":
+        tell = logging.getLogger("monolane.serve").info
+        log_lines(tell)
 
     def load() -> Engine:
         slots = settings.policy.slots
@@ -170,14 +211,16 @@ def serve(
 
         def announce(url: str) -> None:
             known.enter_context(registered(settings.model_name, url))
-            print_note(f"monolane starts {model} at {url}")
+            tell(f"monolane starts {model} at {url}")
 
-        run(
-            load,
-            settings,
-            bandwidth=_read_bandwidth if bandwidth else lambda: None,
-            announce=announce,
-        )
+        with logged_end(logs.log_format):
+            run(
+                load,
+                settings,
+                bandwidth=_read_bandwidth if bandwidth else lambda: None,
+                announce=announce,
+                ready=lambda url: tell(f"monolane is ready at {url}"),
+            )
 
 
 def _read_bandwidth() -> float:

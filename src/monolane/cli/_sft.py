@@ -36,9 +36,9 @@ class Changes:
 @grouped()
 def sft(
     *,
-    model: options.ModelArgument,
     data: Annotated[Path, typer.Argument(help="JSON lines, each with a list of messages.")],
-    out: Annotated[Path, typer.Argument(help="Model folder to write; its run lies in OUT.run.")],
+    model: options.ModelNeeded,
+    out: options.Trained,
     changes: Changes,
     resume: options.Resume = False,
     overwrite: options.ReplaceOut = False,
@@ -47,7 +47,7 @@ def sft(
     """Fine-tune a model on chats.
 
     The loss counts the assistant's tokens, in the model's own template. Progress goes to stderr;
-    what was learnt by a killed run is in OUT.run: continue with --resume.
+    what was learnt by a killed run is in OUTPUT.run: continue with --resume.
     """
     from monolane.model import check_place
 

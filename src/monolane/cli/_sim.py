@@ -94,7 +94,8 @@ def sim(
     svg: Annotated[
         Path | None,
         typer.Option(
-            help="Draw three layers of a pass, or the sweep, as SVG (needs the extra plot)."
+            "--plot",
+            help="Draw three layers of a pass, or the sweep, as SVG (needs the extra plot).",
         ),
     ] = None,
     report: Annotated[

@@ -37,13 +37,6 @@ def open_streams() -> None:
         logging.lastResort.setFormatter(PrintableFormatter())
 
 
-def log_to_stderr(form: str) -> None:
-    """Print what is logged from now on, also what is no warning."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(PrintableFormatter(form))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-
-
 def _degrade(error: UnicodeError) -> tuple[str | bytes, int]:
     """Escape characters that a terminal's encoding lacks, as \\u2713, rather than end a command.
 

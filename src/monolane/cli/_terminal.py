@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """A group of options; ``check`` what can be checked before a model is loaded."""
+    """How tokens are drawn.
+
+    ``check`` what can be checked before a model is loaded.
+    """
 
     drawn: Drawn
     generation_config: options.GenerationConfig = "auto"

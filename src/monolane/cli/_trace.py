@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 @grouped("trace", after={"context": "cache_dtype"})
 def trace(
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Trace file to write (JSON).")],
-    model: options.ModelAtRevision = "demo",
+    out: Annotated[Path, typer.Option("--output", "-o", help="Trace file to write (JSON).")],
+    model: options.Model = "demo",
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to trace.")] = 16,
     loading: Loading,
     context: Annotated[
-        int, typer.Option(min=1, help="Tokens in the sequence before those traced.")
+        int, typer.Option("--before", min=1, help="Tokens in the sequence before those traced.")
     ] = 128,
 ) -> None:
     """Trace some tokens' decoding, phase by phase (CPU).

@@ -79,15 +79,14 @@ def train(
     ],
     out: Annotated[
         Path | None,
-        typer.Argument(
+        typer.Option(
+            "--output",
+            "-o",
             help="Folder of the run: config, log, checkpoints. For the demo, the model folder to "
-            "write; its run lies in OUT.run."
+            "write; its run lies in OUTPUT.run.",
         ),
     ] = None,
-    demo: Annotated[
-        bool,
-        typer.Option("--demo", help="'monolane train --demo OUT' is 'monolane train demo OUT'."),
-    ] = False,
+    demo: Annotated[bool, typer.Option("--demo", hidden=True)] = False,
     settings: options.Settings = None,
     resume: options.Resume = False,
     dry_run: Annotated[
@@ -101,17 +100,18 @@ def train(
 ) -> None:
     """Train a Laneformer on a prepared corpus.
 
-    On several devices or processes: torchrun --nproc-per-node N -m monolane train CONFIG OUT.
-    Progress goes to stderr, a log and checkpoints to OUT; Ctrl-C keeps what has been learnt.
+    On several devices or processes: torchrun --nproc-per-node N -m monolane train CONFIG -o RUN.
+    Progress goes to stderr, a log and checkpoints to the run; Ctrl-C keeps what has been learnt.
     """
     given = options.given(context)
-    if demo:
+    if demo:  # as it was until 0.1; goes away with _once.py
+        sys.stderr.write("monolane train: --demo goes away; write 'train demo --output FOLDER'\n")
         if out is not None:
-            raise typer.BadParameter(f"expected OUT alone, got also {config}", param_hint="--demo")
+            raise typer.BadParameter(f"expected a folder, got also {config}", param_hint="--demo")
         config, out = "demo", Path(config)
     _refuse(given, config == "demo")
     if out is None and not dry_run:
-        raise typer.BadParameter("expected the folder to write after the config", param_hint="OUT")
+        raise typer.BadParameter("expected a folder to write, got none", param_hint="--output")
     start = None if run.begin_with is None else _start(run.begin_with)
     from monolane.model import check_place
     from monolane.train import DemoRecipe, kept_settings, load_config
@@ -120,7 +120,7 @@ def train(
     if config != "demo":
         settings = [*(kept_settings(out) if resume and out else ()), *(settings or ())]
         for name, value in (("steps", run.steps), ("seed", run.seed), ("threads", run.threads)):
-            if name in given:
+            if name in options.given(context, elsewhere=True):
                 settings.append(f"{_FIELDS[name]}={value}")
         if run.compiled:
             settings.append("compute.compile=true")

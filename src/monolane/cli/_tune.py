@@ -24,7 +24,7 @@ class Learning:
     """What is learnt from, and how."""
 
     texts: Annotated[int, typer.Option(min=1, help="Texts to read.")] = 400
-    context: Annotated[int, typer.Option(min=2, help="Tokens of a text.")] = 256
+    context: Annotated[int, typer.Option("--window", min=2, help="Tokens of a text.")] = 256
     vocabulary: Annotated[int, typer.Option(min=1, help="Tokens that can be drafted.")] = 4096
     inner: Annotated[
         int | None, typer.Option(min=32, help="Width of the block [default: the model's].")
@@ -40,10 +40,8 @@ class Learning:
 @grouped()
 def tune_heads(
     *,
-    model: Annotated[
-        str, typer.Argument(help="'demo', 'smollm2', a folder, a .gguf file, or a Hub id.")
-    ],
-    out: Annotated[Path, typer.Argument(help="Folder of heads to write.")],
+    model: options.ModelNeeded,
+    out: options.Trained,
     text: Annotated[
         Path | None,
         typer.Option(help="Text to learn from [default: what the model says itself]."),
@@ -58,8 +56,8 @@ def tune_heads(
 ) -> None:
     """Train heads that draft tokens for a model.
 
-    --draft OUT then makes its answers faster. They learn from what the model says to requests made
-    of Python's library, or from --text. A killed run is in OUT.run: continue with --resume.
+    --draft OUTPUT then makes its answers faster. They learn from what the model says to requests
+    made of Python's library, or from --text. A killed run is in OUTPUT.run: continue with --resume.
     """
     from monolane._progress import counted
     from monolane.engine import ModelFiles

@@ -62,9 +62,13 @@ def verify(
     *,
     model: Annotated[
         str | None,
-        typer.Argument(help="'demo', 'smollm2', a model folder, a .gguf file, or a Hub id."),
+        typer.Option(
+            "--model",
+            "-m",
+            rich_help_panel=options.LOADING,
+            help="'demo', 'smollm2', a model folder, a .gguf file, or a Hub id.",
+        ),
     ] = None,
-    named: Annotated[str | None, typer.Option("--model", "-m", help="The same.")] = None,
     lossless: Annotated[
         bool,
         typer.Option(
@@ -109,9 +113,6 @@ def verify(
     from monolane.evaluate import transformers_logits
     from monolane.sources import find_model
 
-    if model is not None and named is not None:
-        raise typer.BadParameter(f"expected MODEL or --model, got both: {model} and {named}")
-    model = model or named
     if lossless:
         from monolane.cli._lossless import read_prompts, verify_lossless
 
@@ -127,7 +128,9 @@ def verify(
         )
         raise typer.Exit(0 if same else 1)
     if model is None or prompts is not None or loading.draft is not None:
-        raise typer.BadParameter("expected MODEL, and --prompts and --draft with --lossless alone")
+        raise typer.BadParameter(
+            "expected --model, and --prompts and --draft with --lossless alone"
+        )
     path = find_model(model, with_code=trust_remote_code)
     with still(f"loading {model}"):
         loaded = Engine.load(path, _float_backend(path, loading.backend), "float32")

@@ -104,7 +104,7 @@ class Manifest:
         if not path.is_file():
             raise DataError(
                 f"{folder}: expected a prepared corpus with {MANIFEST}, found none; "
-                "make one: monolane data prepare RECIPE.toml OUT"
+                "make one: monolane data prepare RECIPE.toml -o OUT"
             )
         try:
             value = json.loads(path.read_text(encoding="utf-8"))

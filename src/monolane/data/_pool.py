@@ -59,7 +59,7 @@ class Pool:
         except BrokenProcessPool:
             raise DataError(
                 f"{stage.name}: expected every process to live, but one was ended from outside "
-                "(out of memory?); run the same command again with fewer --workers: what is done "
+                "(out of memory?); run the same command again with fewer --processes: what is done "
                 "is kept"
             ) from None
 

@@ -35,8 +35,8 @@ class Journal:
             name = sorted(different)[0]
             raise RequestError(
                 f"{path}: expected a run with the same settings, but {name} is "
-                f"{wanted.get(name)!r:.80} and was {head.get(name)!r:.80}; give another --out, or "
-                "delete the folder"
+                f"{wanted.get(name)!r:.80} and was {head.get(name)!r:.80}; give another "
+                "--output, or delete the folder"
             )
         with writing_told(path):
             self._file = path.open("ab")

@@ -176,6 +176,6 @@ def evaluate(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RequestError(f"--out {folder}: expected a folder: {error.strerror}") from None
+        raise RequestError(f"--output {folder}: expected a folder: {error.strerror}") from None
     outcomes: list[Outcome] = [task.run(subject, folder, progress) for task in tasks]
     return build_report(subject.about, outcomes, command, of)

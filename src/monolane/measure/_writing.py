@@ -15,5 +15,5 @@ def writing_told(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RequestError(
             f"{path}: the disk refuses: {error.strerror}; make room or mend it, and go on with the "
-            "same command, or give another --out"
+            "same command, or give another --output"
         ) from error

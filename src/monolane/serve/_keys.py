@@ -8,21 +8,30 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from monolane.errors import RequestError
 
-_LINE = re.compile(r"([A-Za-z0-9._-]{1,64})\s+sha256:([0-9a-f]{64})")
+_LINE = re.compile(
+    r"([A-Za-z0-9._-]{1,64})\s+sha256:([0-9a-f]{64})(?:\s+priority=(-?\d{1,5}(?:\.\d+)?))?"
+)
+GUEST = b"guest"  # stands for the hash of a key where somebody asks without one
+_LONGEST = 86_400  # seconds of a priority
 _SHORTEST = 16  # characters of a key that was not made by us
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The hashes of all valid keys; without any, nobody needs one."""
+    """The hashes of all valid keys; without any, nobody needs one.
+
+    ``priorities`` of those that have one: a request is taken as though it had come so many seconds
+    earlier (or later, below 0). So it overtakes, and yet nobody waits for ever.
+    """
 
     hashes: tuple[bytes, ...] = ()
+    priorities: Mapping[bytes, float] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.hashes)
@@ -54,31 +63,34 @@ class Keys:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise RequestError(f"API keys: cannot read {path}: {error}") from None
-        hashes = _hashes(text, path)
-        if not hashes:
+        found = _read_hashes(text, path)
+        if not found:
             raise RequestError(f"API keys: {path} has none; 'monolane key {path}' adds one")
-        return Keys(tuple(hashes))
+        return Keys(tuple(found), {known: first for known, first in found.items() if first})
 
     def __add__(self, other: "Keys") -> "Keys":
-        return Keys(self.hashes + other.hashes)
+        return Keys(self.hashes + other.hashes, {**self.priorities, **other.priorities})
 
 
-def add_key(path: Path, name: str) -> str:
+def add_key(path: Path, name: str, priority: float = 0.0) -> str:
     """Add the hash of a new key to a file that only its owner may read; return the key.
 
     RequestError where that fails; a file that holds something else than keys stays as it is.
     """
     if not _LINE.fullmatch(f"{name} sha256:{'0' * 64}"):
         raise RequestError(f"name: expected 1 to 64 of A-Z a-z 0-9 . _ -, got {name!r:.80}")
+    if not -_LONGEST <= priority <= _LONGEST:
+        raise RequestError(f"priority: expected -{_LONGEST} to {_LONGEST} s, got {priority:g}")
     key = "ml-" + secrets.token_urlsafe(32)
     try:
         path.touch(mode=0o600, exist_ok=True)
         with path.open("a+", encoding="utf-8") as file:
             file.seek(0)
             held = file.read()
-            _hashes(held, path)
+            _read_hashes(held, path)
             begin = "\n" if held and not held.endswith("\n") else ""
-            file.write(f"{begin}{name} sha256:{key_hash(key.encode()).hex()}\n")
+            more = f" priority={priority:.16g}" if priority else ""
+            file.write(f"{begin}{name} sha256:{key_hash(key.encode()).hex()}{more}\n")
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(
             f"API keys: {path} cannot be read and added to: {error}; name a file of keys, or a "
@@ -87,20 +99,20 @@ def add_key(path: Path, name: str) -> str:
     return key
 
 
-def _hashes(text: str, path: Path) -> list[bytes]:
-    """Return the hashes of a file's lines; RequestError names the line that is none."""
-    hashes = []
+def _read_hashes(text: str, path: Path) -> dict[bytes, float]:
+    """Return the hashes of a file and their priorities; RequestError names a line that is none."""
+    found_hashes: dict[bytes, float] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         found = _LINE.fullmatch(line.strip())
         if not found:
             raise RequestError(
-                f"{path}, line {number}: expected 'NAME sha256:' and 64 hex digits, as "
-                "'monolane key FILE' writes it"
+                f"{path}, line {number}: expected 'NAME sha256:' and 64 hex digits, maybe with "
+                "' priority=SECONDS' behind them, as 'monolane key FILE' writes it"
             )
-        hashes.append(bytes.fromhex(found[2]))
-    return hashes
+        found_hashes[bytes.fromhex(found[2])] = float(found[3] or 0)
+    return found_hashes
 
 
 def key_hash(key: bytes) -> bytes:

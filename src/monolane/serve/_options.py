@@ -18,6 +18,7 @@ HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")  # as a Host
 _ORIGIN = re.compile(
     r"([a-z][a-z0-9+.-]{0,63})://([a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(:[1-9]\d{0,4})?"
 )
+_ROOT = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
 _USUAL_PORT = {"http": ":80", "https": ":443"}  # browsers leave it out
 _SOCKET = "unix:"  # before the path of a socket, in place of a host
 MAX_SHARED = 64  # sequences of one engine
@@ -69,6 +70,8 @@ class ServerOptions:
     any_model         requests may name any model, and get this one
     share_prefixes    prefixes that one key leaves serve the requests of all
     keys              of those who may ask; a host that others can reach needs at least one
+    guests            requests without a key that are answered or wait at a time, on the page's own
+                      paths; 0: none. Each has one answer, of ``guest_tokens`` at most
     allowed_hosts     names that a Host header may have, besides those of the loopback address
     allowed_origins   web pages of other origins that may ask, such as "https://chat.example"
     queue_limit       sequences that may wait
@@ -77,6 +80,10 @@ class ServerOptions:
     stall_seconds     without a token of prompt or answer while something runs: /health says 503
     drain_seconds     from SIGTERM until what still runs is ended
     send_seconds      that a client may take to read what was sent
+    root_path         what a proxy puts before the paths, such as "/llm", whether it takes it off
+                      again or not
+    traces            base URL of an OpenTelemetry collector (OTLP over HTTP); "": as the variables
+                      OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_TRACES_ENDPOINT say, if any
     max_body_bytes    of a request; max_connections open at once
     """
 
@@ -93,6 +100,8 @@ class ServerOptions:
     any_model: bool = False
     share_prefixes: bool = False
     keys: Keys = field(default_factory=Keys)
+    guests: int = 0
+    guest_tokens: int = 256
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     queue_limit: int = 64
@@ -101,6 +110,8 @@ class ServerOptions:
     stall_seconds: float = 120.0
     drain_seconds: float = 30.0
     send_seconds: float = 30.0
+    root_path: str = ""
+    traces: str = ""
     max_body_bytes: int = 8 << 20
     max_connections: int = 1024
 
@@ -108,11 +119,28 @@ class ServerOptions:
         check_speculation(self.speculation)
         _check("port", self.port, 0, 65_535)
         _check("queue_limit", self.queue_limit, 0, 1 << 20)
+        _check("guests", self.guests, 0, 1 << 20)
+        _check("guest_tokens", self.guest_tokens, 1, 1 << 20)
         _check("buffer_tokens", self.buffer_tokens, 1, 1 << 30)
         _check("max_body_bytes", self.max_body_bytes, 1, 1 << 40)
         _check("max_connections", self.max_connections, 1, 1 << 20)
         for name in ("deadline_seconds", "stall_seconds", "drain_seconds", "send_seconds"):
             _check(name, getattr(self, name), 0.001, 1e9)
+        if not _ROOT.fullmatch(self.root_path):
+            raise RequestError(
+                "root_path: expected a path such as '/llm', of letters, digits, - . _ and ~, "
+                f"without a slash at its end, got {self.root_path!r:.80}"
+            )
+        if self.traces and not self.traces.startswith(("http://", "https://")):
+            raise RequestError(
+                "traces: expected the base URL of a collector, such as 'http://127.0.0.1:4318', "
+                f"got {self.traces!r:.80}"
+            )
+        if self.guests and not self.keys:
+            raise RequestError(
+                "guests: expected keys beside them, got none: then nobody needs a key; make one "
+                "with 'monolane key keys.txt' and pass --api-keys keys.txt, or leave guests out"
+            )
         if self.tls_key is not None and self.tls_cert is None:
             raise RequestError("tls_key: expected tls_cert with it, the certificate of that key")
         if self.host.startswith("[") and self.host.endswith("]"):  # as it stands in a URL
@@ -133,8 +161,8 @@ class ServerOptions:
                 )
         if not self.is_loopback and not self.keys:
             raise RequestError(
-                f"host: {self.host} can be reached from other machines, so a key is needed. Make "
-                "one with 'monolane key keys.txt' and pass --api-keys keys.txt, or set "
+                f"host: {self.host} can be reached from other machines: expected a key, got none. "
+                "Make one with 'monolane key keys.txt' and pass --api-keys keys.txt, or set "
                 f"{_env.API_KEY.name}; or listen on 127.0.0.1"
             )
 

@@ -24,8 +24,10 @@ from monolane.serve._anthropic.errors import error_json
 from monolane.serve._http.guard import Guard
 from monolane.serve._http.page import page_routes
 from monolane.serve._http.protocol import LimitedProtocol, Turns
+from monolane.serve._http.spans import Spans
 from monolane.serve._llamacpp import routes as llamacpp
 from monolane.serve._llamacpp.errors import error_json as llamacpp_error
+from monolane.serve._notify import feed_watchdog, notify
 from monolane.serve._openai.embeddings import OPERATIONS as EMBEDDINGS
 from monolane.serve._openai.embeddings import embedding_routes
 from monolane.serve._openai.responses import routes as responses
@@ -53,21 +55,23 @@ def serve(
     *,
     bandwidth: Callable[[], float | None] = lambda: None,
     announce: Callable[[str], None] = lambda url: None,
+    ready: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; what runs then may finish within ``drain_seconds``.
 
     ``load`` makes the engine while the port is open already and /health says 503; ``bandwidth``
-    measures bytes/s of the machine's memory for ``mbu``. ``announce`` gets the URL. Raises
-    BackendError if the address or the certificate cannot be used, RequestError for a
-    ``tool_format`` that is none, and what ``load`` raises.
+    measures bytes/s of the machine's memory for ``mbu``. ``announce`` gets the URL when the port is
+    open, ``ready`` when the model is loaded. Raises BackendError if the address or the certificate
+    cannot be used, RequestError for a ``tool_format`` that is none, and what ``load`` raises.
     """
     if options.tool_format != AUTO:
         format_named(options.tool_format)
     _check_certificate(options)
     with _listening(options) as listener:
         service = Service(load, options, bandwidth)
-        server = _Server(service, listener)
-        announce(_url(options, listener))
+        url = _url(options, listener)
+        server = _Server(service, listener, lambda: ready(url))
+        announce(url)
         try:
             server.run_until_signal()
         finally:
@@ -80,19 +84,39 @@ def serve(
 OTHERS = (*EMBEDDINGS, *llamacpp.OPERATIONS, *responses.OPERATIONS, *messages.OPERATIONS)
 
 
-def build_app(service: Service, stop: Callable[[], None] = lambda: None) -> ASGIApp:
+def build_app(
+    service: Service,
+    stop: Callable[[], None] = lambda: None,
+    ready: Callable[[], None] = lambda: None,
+) -> ASGIApp:
     """Return the ASGI application; its lifespan loads and closes the service.
 
-    ``stop`` is called when the model could not be loaded.
+    ``ready`` is called when the model is loaded, ``stop`` when it could not be.
     """
+
+    ends = False
+    spans = Spans.wanted(service.options.traces, service.options.model_name)
+
+    async def load() -> None:
+        await service.start()
+        if service.failure is not None:
+            stop()
+        elif not ends:
+            ready()
+            notify(READY=1, STATUS=f"serving {service.options.model_name}")
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Router) -> AsyncIterator[None]:
-        loading = asyncio.create_task(service.start())
-        loading.add_done_callback(lambda _: stop() if service.failure is not None else None)
+        nonlocal ends
+        loading = asyncio.create_task(load())
+        feeding = asyncio.create_task(feed_watchdog(lambda: service.health()[1] != "stalled"))
         yield
+        ends = True
         await loading
         await service.close()
+        feeding.cancel()
+        if spans is not None:
+            await asyncio.to_thread(spans.close)
 
     page = page_routes()
     openai = [*routes(service, OTHERS), *responses.responses_routes(service)]
@@ -105,7 +129,8 @@ def build_app(service: Service, stop: Callable[[], None] = lambda: None) -> ASGI
     spellings = dict.fromkeys(messages.PATHS, error_json)
     native_paths = ("/embedding", *(route.path for route in native))
     spellings |= dict.fromkeys(native_paths, llamacpp_error)
-    return Guard(router, service.options, open_paths, service.metrics.refusals.note, spellings)
+    note = service.metrics.refusals.note
+    return Guard(router, service.options, open_paths, note, spellings, spans)
 
 
 def _without_version(given: list[Route]) -> list[Route]:
@@ -118,10 +143,12 @@ def _without_version(given: list[Route]) -> list[Route]:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, service: Service, listener: socket.socket) -> None:
+    def __init__(
+        self, service: Service, listener: socket.socket, ready: Callable[[], None]
+    ) -> None:
         options = service.options
         config = uvicorn.Config(
-            build_app(service, self._stop),
+            build_app(service, self._stop, ready),
             loop="asyncio",  # also where uvloop is installed: only this loop is tested
             http=type(
                 "Protocol",
@@ -163,6 +190,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more requests, and let those that run come to an end."""
         service = self._service
+        notify(STOPPING=1, STATUS="draining")
         if service.state == "ready":
             service.state = "draining"
         loop = asyncio.get_running_loop()

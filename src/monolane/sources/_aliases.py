@@ -15,7 +15,7 @@ _FILE = "aliases.json"
 
 def read_aliases() -> Mapping[str, str]:
     """Return the user's names, and what each stands for; ConfigError if the file is damaged."""
-    path = _env.CONFIG.get() / _FILE
+    path = _env.config_folder() / _FILE
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -51,7 +51,7 @@ def set_alias(name: str, model: str | None) -> None:
         )
     else:
         known[name] = model
-    path = _env.CONFIG.get() / _FILE
+    path = _env.config_folder() / _FILE
     import tempfile  # only here: a command that starts does without
 
     try:

@@ -31,12 +31,12 @@ def record_loop(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RequestError(f"--out {folder}: expected a folder: {error.strerror}") from None
+        raise RequestError(f"--output {folder}: expected a folder: {error.strerror}") from None
     record = folder / "calls.jsonl"
     if record.is_file() and record.stat().st_size:
         raise RequestError(
-            f"{record}: expected no record there, found that of another run; name another --out, "
-            "or remove it"
+            f"{record}: expected no record there, found that of another run; name another "
+            "--output, or remove it"
         )
     with RecordingProxy(target, record) as proxy:
         url = f"{proxy.url}/v1"

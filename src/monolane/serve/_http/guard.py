@@ -10,15 +10,18 @@ import asyncio
 import logging
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from monolane.serve._errors import ApiError, api_error
+from monolane.serve._http.access import log_access
+from monolane.serve._http.spans import Spans
 from monolane.serve._http.wrong_keys import WrongKeys
-from monolane.serve._keys import key_hash
+from monolane.serve._keys import GUEST, key_hash
 from monolane.serve._options import HEAD_BYTES, HOST, ServerOptions
 
 log = logging.getLogger("monolane.serve")
@@ -27,6 +30,8 @@ _HOST = re.compile(rf"({HOST.pattern})(:\d{{1,5}})?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _MODELS = (b"/v1/models/", b"/models/")  # the name of a model follows
 _ABSOLUTE = re.compile(rb"https?://([^/?#@%]*)(/.*)?", re.IGNORECASE)
+# What the page asks for, and nothing else.
+_OF_GUESTS = (b"/v1/models", b"/v1/chat/completions", b"/v1/completions", b"/tokenize")
 _ENCODED = re.compile(rb"%([0-9A-Fa-f]{2})")
 _NAMES = re.compile(r"[A-Za-z0-9_-]+(, ?[A-Za-z0-9_-]+)*")  # of headers
 _USUAL = "authorization, x-api-key, content-type, x-request-id"
@@ -51,16 +56,19 @@ class Guard:
         open_paths: Iterable[str],
         note: Callable[[int, str, str], None],
         error_spellings: Mapping[str, Callable[[ApiError], bytes]] | None = None,
+        spans: Spans | None = None,
     ) -> None:
         """``open_paths`` answer without a key.
 
-        ``note`` is told of each error: its status, the request's id, and the message.
+        ``note`` is told of each error: its status, the request's id, and the message; ``spans`` of
+        each request that is over.
         ``error_spellings``: paths whose errors, and those of paths below them, have another body
         than ``ApiError.json``.
         """
-        self._app, self._options, self._note = app, options, note
+        self._app, self._options, self._note, self._spans = app, options, note, spans
         self._spellings = {p.encode(): spell for p, spell in (error_spellings or {}).items()}
         self._open = frozenset(path.encode() for path in open_paths)
+        self._root = options.root_path.encode() or None
         self._wrong_keys, self._pausing = WrongKeys(), 0
         host = options.host
         own = () if host in ("0.0.0.0", "::") else (f"[{host}]" if ":" in host else host,)
@@ -77,21 +85,25 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
+        began = time.perf_counter_ns()
         scope = _in_origin_form(scope)
+        above = scope["raw_path"] == self._root  # the page, without its slash
+        scope = self._below_root(scope)
         headers = Headers(scope=scope)
         request_id = headers.get("x-request-id", "")
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = secrets.token_hex(16)
         scope["monolane.request_id"] = request_id
         scope["monolane.owner"] = b""
+        scope["monolane.answer"], scope["monolane.choices"] = {}, []
         scope["app"] = self  # Starlette's router then raises its 404 and 405
         cross_origin = self._cross_origin(headers)
-        started = False
+        started, status = False, 0
 
         async def answer(message: Message) -> None:
-            nonlocal started
+            nonlocal started, status
             if message["type"] == "http.response.start":
-                started = True
+                started, status = True, message["status"]
                 message = {**message, "headers": [*message.get("headers", ())]}
                 ids = dict.fromkeys(_ID_HEADERS, request_id)
                 more = {**_HEADERS, **ids, **cross_origin}
@@ -100,8 +112,10 @@ class Guard:
 
         try:
             preflight = scope["method"] == "OPTIONS" and bool(cross_origin)
-            self._check(scope, headers, preflight)
+            self._check(scope, headers, preflight or above)
             app = Response(status_code=204) if preflight else self._app
+            if above:
+                app = RedirectResponse(f"{self._options.root_path}/", 308)
             await app(scope, receive, answer)
         except Exception as error:
             reply = api_error(error)
@@ -114,6 +128,17 @@ class Guard:
                 spell = self._spelling(scope["raw_path"])
                 app = Response(spell(reply), reply.status, reply.headers, "application/json")
                 await app(scope, receive, answer)
+        finally:
+            log_access(scope, status, (time.perf_counter_ns() - began) / 1e9)
+            if self._spans is not None:
+                self._spans.record(scope, status, began)
+
+    def _below_root(self, scope: Scope) -> Scope:
+        """Return a request for a path below ``root_path`` as one for the rest of it."""
+        if self._root is None or not scope["raw_path"].startswith(self._root + b"/"):
+            return scope
+        size = len(self._root)  # also of what was read of it: it has no "%"
+        return {**scope, "raw_path": scope["raw_path"][size:], "path": scope["path"][size:]}
 
     async def _back_off(self, scope: Scope, headers: Headers) -> None:
         """Wait before a wrong key is answered, if many came; no key is no wrong one."""
@@ -132,15 +157,15 @@ class Guard:
         near = (spell for at, spell in self._spellings.items() if path.startswith(at + b"/"))
         return self._spellings.get(path) or next(near, ApiError.json)
 
-    def _check(self, scope: Scope, headers: Headers, preflight: bool) -> None:
+    def _check(self, scope: Scope, headers: Headers, is_open: bool) -> None:
         # The parser bounds a head that it waits for, but not one that comes in one piece.
         size = sum(len(name) + len(value) for name, value in headers.raw)
         if size + len(scope["raw_path"]) + len(scope["query_string"]) > HEAD_BYTES:
             raise ApiError(431, f"the head of a request may have {HEAD_BYTES} bytes")
         self._check_host(headers.getlist("host"))
         self._check_origin(headers.getlist("origin"), headers["host"])
-        if not preflight and scope["raw_path"] not in self._open:
-            scope["monolane.owner"] = self._check_key(headers)
+        if not is_open and scope["raw_path"] not in self._open:
+            scope["monolane.owner"] = self._owner(headers, scope["raw_path"])
         if _read(scope["raw_path"]) != scope["path"]:
             raise ApiError(404, "no such path; see /openapi.json")
         if scope["method"] == "POST":
@@ -173,6 +198,13 @@ class Guard:
                 "Origin: web pages of other origins may not ask this server; start it with "
                 "--allow-origin to let one",
             )
+
+    def _owner(self, headers: Headers, path: bytes) -> bytes:
+        """Return whose request it is: a guest's, where such are let in and no key came."""
+        keyless = "authorization" not in headers and "x-api-key" not in headers
+        if keyless and self._options.guests and path in _OF_GUESTS:
+            return GUEST
+        return self._check_key(headers)
 
     def _check_key(self, headers: Headers) -> bytes:
         """Return the hash of the key that came, b"" where none is needed."""

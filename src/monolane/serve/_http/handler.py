@@ -4,7 +4,6 @@ Where the client goes away before that, the request ends.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,16 +13,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from monolane.serve._errors import ApiError
 from monolane.serve._http.limits import LARGE_BODY, disconnected, read_body
 from monolane.serve._http.prepare import prepare
-from monolane.serve._http.request import Asked
+from monolane.serve._http.request import Asked, TextAsked
 from monolane.serve._http.writer import Read, Writer
+from monolane.serve._keys import GUEST
 from monolane.serve._run.bodies import Body
 from monolane.serve._run.choice import Choice
 from monolane.serve._run.request import ServedRequest, log_failure
 from monolane.serve._run.service import Service
-
-log = logging.getLogger("monolane.serve")
 
 _QUIET_SECONDS = 15.0  # after which a comment keeps the connection open
 _MANY = 4096  # tokens of a whole reply that is written on a thread of its own
@@ -49,7 +48,10 @@ class Answers:
         assert service.engine  # else a 503, before the body is read
         service.scheduler.check_room()
         request = Request(scope, receive)
-        with await read_body(request, service.bodies, options.max_body_bytes) as body:
+        with (
+            service.place(scope["monolane.owner"]),
+            await read_body(request, service.bodies, options.max_body_bytes) as body,
+        ):
             service.scheduler.check_room()
             gone = asyncio.create_task(disconnected(receive))
             try:
@@ -71,19 +73,22 @@ class Answers:
         """Answer a body; ``gone`` is done when its client has left."""
         service = self._service
         engine, options = service.engine, service.options
+        owner = scope["monolane.owner"]
 
         def work() -> tuple[Asked, Callable[[ServedRequest], Writer], list[Choice]]:
-            asked, writer_of = self._read(body.take(), scope["monolane.owner"])
+            asked, writer_of = self._read(body.take(), owner)
             sampling = replace(asked.sampling, speculation=options.speculation)
             aside = partial(service.preparers.lend, body.sender)
             asked = replace(asked, sampling=sampling, aside=aside)
+            if owner == GUEST:
+                asked = _of_guest(asked, min(options.guest_tokens, engine.backend.context))
             return asked, writer_of, prepare(asked, engine, options.tool_format)
 
         asked, writer_of, choices = await service.prepare(work, gone, body)
         body.free()
         for choice in choices:
-            choice.stream.namespace = service.namespace(scope["monolane.owner"])
-        served = ServedRequest(service, choices, arrived, streamed=asked.stream)
+            choice.stream.namespace = service.namespace(owner)
+        served = ServedRequest(service, choices, arrived, asked.stream, service.ahead(owner))
         writer = writer_of(served)
         served.start(asked.deadline)
         gone.add_done_callback(lambda _: served.cancel("client"))
@@ -95,7 +100,20 @@ class Answers:
                 await (await _whole(writer, served))(scope, receive, send)
         finally:
             served.cancel("client")
-            _log(scope, served)
+            scope["monolane.answer"].update(_told(served))
+            scope["monolane.choices"] += served.choices
+
+
+def _of_guest(asked: Asked, most: int) -> Asked:
+    """Return what somebody without a key gets: one answer of so many tokens at most."""
+    prompts = len(asked.prompts) if isinstance(asked, TextAsked) else 1
+    if prompts * asked.choices > 1:
+        raise ApiError(
+            403, f"expected one answer without a key, got {prompts * asked.choices}; send a key"
+        )
+    return replace(
+        asked, max_tokens=most if asked.max_tokens is None else min(asked.max_tokens, most)
+    )
 
 
 async def _stream(writer: Writer, served: ServedRequest, send: Send) -> None:
@@ -152,18 +170,14 @@ async def _whole(writer: Writer, served: ServedRequest) -> Response:
     return Response(body, media_type="application/json")
 
 
-def _log(scope: Scope, served: ServedRequest) -> None:
-    """Log one line, without any text of prompt or answer."""
+def _told(served: ServedRequest) -> dict[str, str | int | float]:
+    """Return what the log says of an answer: no text of it, nor of its prompt."""
     first = served.choices[0]
-    log.info(
-        "%s %s %s: %s, %d choices, %d + %d tokens, first after %.1f ms, %.1f tokens/s",
-        scope["monolane.request_id"],
-        scope["method"],
-        scope["raw_path"].decode("latin-1"),
-        served.reason or ("failed" if served.error else "done"),
-        len(served.choices),
-        len(first.prompt_ids),
-        sum(choice.drawn for choice in served.choices),
-        max(0, first.first - first.arrived) / 1e6,
-        first.tokens_per_second,
-    )
+    return {
+        "end": served.reason or ("failed" if served.error else "done"),
+        "choices": len(served.choices),
+        "prompt_tokens": len(first.prompt_ids),
+        "generated_tokens": sum(choice.drawn for choice in served.choices),
+        "first_ms": round(max(0, first.first - first.arrived) / 1e6, 1),
+        "tokens_per_second": round(first.tokens_per_second, 1),
+    }

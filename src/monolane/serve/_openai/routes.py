@@ -84,7 +84,10 @@ class _Handlers:
         return Response(self._service.metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def openapi(self, _: Request) -> Response:
-        return JSONResponse(openapi(self._operations))
+        document = openapi(self._operations)
+        if root := self._service.options.root_path:
+            document = {**document, "servers": [{"url": root}]}
+        return JSONResponse(document)
 
     async def models(self, _: Request) -> Response:
         names = (None, *filter(None, self._service.engine.adapters.names))

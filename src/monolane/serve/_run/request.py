@@ -56,9 +56,14 @@ class ServedRequest:
     """The choices of one request, from the queue to their last tokens."""
 
     def __init__(
-        self, service: Service, choices: Sequence[Choice], arrived: int, streamed: bool
+        self,
+        service: Service,
+        choices: Sequence[Choice],
+        arrived: int,
+        streamed: bool,
+        ahead: float = 0.0,
     ) -> None:
-        """``arrived``: time.perf_counter_ns() of the request.
+        """``arrived``: time.perf_counter_ns() of the request; ``ahead``: its priority, in seconds.
 
         ``streamed``: the answer is read as it comes, so its buffer is bounded.
         """
@@ -71,7 +76,7 @@ class ServedRequest:
         self.error: BaseException | None = None
         self.turns: dict[int, Turn] = {}  # of the choices that wait, by index
         self._service, self._loop = service, asyncio.get_running_loop()
-        self._next = deque(choices)
+        self._next, self._ahead = deque(choices), ahead
         options = service.options
         self._deadline = Deadline(choices, arrived, options.deadline_seconds, options.stall_seconds)
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -136,7 +141,7 @@ class ServedRequest:
 
     def _enqueue(self, choice: Choice) -> None:
         cost = self._service.metrics.expect(len(choice.prompt_ids), choice.budget)
-        self.turns[choice.index] = self._service.scheduler.enqueue(cost)
+        self.turns[choice.index] = self._service.scheduler.enqueue(cost, self._ahead)
 
     async def _work(self, choice: Choice) -> None:
         """Run a choice that has a place in the queue, then others, as long as there are any."""

@@ -71,13 +71,15 @@ class Scheduler:
                 headers={"Retry-After": str(seconds)},
             )
 
-    def enqueue(self, cost: float) -> Turn:
+    def enqueue(self, cost: float, ahead: float = 0.0) -> Turn:
         """Take a place in the queue; its turn may have come at once. ApiError 429 when it is full.
+
+        It stands there as though it had come ``ahead`` seconds earlier.
 
         Whoever has just released a turn, and has awaited nothing since, finds a place.
         """
         self.check_room()
-        now = self._clock()
+        now = self._clock() - ahead
         key = (now + cost if self.policy.short_first else now, next(self._order))
         turn = Turn(key, cost, asyncio.get_running_loop().create_future())
         heapq.heappush(self._queue, turn)

@@ -1,15 +1,18 @@
 """What all requests share: the engine, turns, threads, metrics; loaded once, closed once."""
 
 import asyncio
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
 from monolane.engine import Engine, SamplingDefaults
 from monolane.errors import RequestError
 from monolane.serve._errors import ApiError
+from monolane.serve._keys import GUEST
 from monolane.serve._options import ServerOptions
 from monolane.serve._run.bodies import ROOM, Bodies, Body
 from monolane.serve._run.choice import Choice
@@ -22,6 +25,8 @@ from monolane.serve._run.scheduler import Scheduler
 _STEP = 64  # tokens of context, which add too few bytes to a token to matter
 _LOOKS = 8  # at what runs, within the seconds that count as a stall
 _PREPARE_WAITING = 64  # requests that may wait to be read; a longer queue, more
+_GUESTS_BEHIND = 600.0  # seconds: whoever has a key and comes in these goes before a guest
+_GUEST_RETRY = 5  # seconds
 _TIDY_SECONDS = 1.0  # from the end of a large request until its memory is given back
 
 State = Literal["loading", "ready", "failed", "draining"]
@@ -53,6 +58,7 @@ class Service:
         self.bodies = Bodies(max(ROOM, 2 * options.max_body_bytes))
         self._tidying: asyncio.TimerHandle | None = None
         self.running: set[Choice] = set()  # those that decode
+        self.guests = 0  # requests without a key that are in here
         self._progressed = time.monotonic()
         self._watching: asyncio.Task[None] | None = None
         self._load, self._measure = load, bandwidth
@@ -123,9 +129,35 @@ class Service:
     def namespace(self, owner: bytes) -> str:
         """Return whose prefixes a request takes: those of its own key, or all if they are shared.
 
-        Else a key could tell from the time to the first token what another has asked.
+        Else a key could tell from the time to the first token what another has asked. A guest takes
+        nobody's.
         """
-        return "" if self.options.share_prefixes else owner.hex()
+        if self.options.share_prefixes:
+            return ""
+        return secrets.token_hex(16) if owner == GUEST else owner.hex()
+
+    def ahead(self, owner: bytes) -> float:
+        """Return the priority of a request, in seconds: that of its key."""
+        return -_GUESTS_BEHIND if owner == GUEST else self.options.keys.priorities.get(owner, 0.0)
+
+    @contextmanager
+    def place(self, owner: bytes) -> Iterator[None]:
+        """Hold a place for a request; ApiError 429 for a guest where no more may be."""
+        if owner != GUEST:
+            yield
+            return
+        if self.guests >= self.options.guests:
+            raise ApiError(
+                429,
+                f"{self.guests} guests are being answered or wait, which is as many as may; try "
+                f"again in {_GUEST_RETRY} s, or ask with a key",
+                headers={"Retry-After": str(_GUEST_RETRY)},
+            )
+        self.guests += 1
+        try:
+            yield
+        finally:
+            self.guests -= 1
 
     def health(self) -> tuple[int, str]:
         """Return the code and the status of /health."""

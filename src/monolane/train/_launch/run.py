@@ -51,7 +51,7 @@ def launch_run(
 
         def command() -> list[str]:
             there = ["--resume"] if (run / CONFIG).is_file() else []
-            train = ["train", str(run / SNAPSHOT / "config.toml"), str(run), *there]
+            train = ["train", str(run / SNAPSHOT / "config.toml"), "--output", str(run), *there]
             return fleet.command(train)
 
         terminal = Terminal(config.schedule.steps)
