@@ -25,7 +25,7 @@ import pytest
 
 from monolane.model import Weights
 from monolane.ops import modules
-from monolane.reference import ReferenceModel, _model, _operations
+from monolane.reference import ReferenceModel, _layer_pass, _model, _operations
 
 Floats = npt.NDArray[np.float32]
 
@@ -61,11 +61,11 @@ def _errors(size: float, seed: int) -> Iterator[None]:
 
     linear, attend, softmax = _operations.linear, _operations.attend, _operations.softmax
 
-    def attend_with_errors(q: Floats, k: Floats, v: Floats, *rest: Any) -> Floats:
-        return attend(err(q), err(k), err(v), *rest)
+    def attend_with_errors(q: Floats, k: Floats, v: Floats, *rest: Any, **named: Any) -> Floats:
+        return attend(err(q), err(k), err(v), *rest, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (_model, *modules("reference")):
+        for module in (_model, _layer_pass, *modules("reference")):
             if hasattr(module, "linear"):
                 patch.setattr(module, "linear", lambda x, w: linear(err(x), w))
             if hasattr(module, "attend"):

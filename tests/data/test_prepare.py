@@ -252,7 +252,7 @@ def test_a_worker_that_is_killed_is_said_and_nothing_done_is_lost(
     _, err = process.communicate(timeout=300)
     assert "DataError: " in err
     assert "expected every process to live" in err
-    assert "with fewer --workers" in err
+    assert "with fewer --processes" in err
     assert any(done.glob("filter-*.json"))
 
 

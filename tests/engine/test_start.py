@@ -47,6 +47,10 @@ def test_a_command_loads_no_other_command() -> None:
         "_streams",
         "_groups",
         "_terminal",
+        "_grammar",
+        "_names",
+        "_once",
+        "_settings",
     }  # faults, options and the terminal of every command
     assert {x.removeprefix("monolane.cli.") for x in found} == parts
 

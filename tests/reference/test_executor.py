@@ -85,5 +85,7 @@ def test_what_it_has_not_is_refused_by_name(executor: ReferenceExecutor, tiny_mo
     with pytest.raises(BackendError, match="trace: the reference backend keeps none; use 'cpu'"):
         executor.set_trace(True)
     weights = Weights.load(read_config(tiny_model), Checkpoint.open(tiny_model))
-    with pytest.raises(BackendError, match="workers: the reference backend has one, got 2"):
+    with pytest.raises(
+        BackendError, match=r"workers \(--threads\): the reference backend has one, got 2"
+    ):
         ReferenceExecutor(weights, context=9, slots=1, workers=2)

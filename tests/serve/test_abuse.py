@@ -137,7 +137,7 @@ def test_threads_wait_a_millisecond_for_each_other(monkeypatch: pytest.MonkeyPat
     before = sys.getswitchinterval()
     with _listen("127.0.0.1", 0) as listener:
         service = Service(lambda: pytest.fail("not to be loaded"), ServerOptions())
-        _Server(service, listener).run_until_signal()
+        _Server(service, listener, lambda: None).run_until_signal()
     assert seen == [pytest.approx(0.001)]
     assert sys.getswitchinterval() == before
 
@@ -166,6 +166,8 @@ def test_a_head_is_written_after_the_engine_has_begun() -> None:
             "headers": [],
             "monolane.owner": b"",
             "monolane.request_id": "",
+            "monolane.answer": {},
+            "monolane.choices": [],
         }
         await Answers(service, completions(service, CompletionRequest))(scope, receive, send)
         await service.close()

@@ -89,7 +89,7 @@ def _held(journal: Journal, record: StepRecord, note=Journal.step) -> None:
     from pathlib import Path
 
     note(journal, record)
-    attempt = len(list((Path(sys.argv[3]) / "attempts").glob("node-0-*.log")))
+    attempt = len(list((Path(sys.argv[4]) / "attempts").glob("node-0-*.log")))
     if record.step == dict(enumerate({steps}, 1)).get(attempt):
         time.sleep(3600)
 

@@ -48,7 +48,7 @@ def test_a_run_is_run_once(tmp_path: Path) -> None:
 _CHILD = """
 import importlib.util, json, os, signal, sys
 from pathlib import Path
-run = Path(sys.argv[3])
+run = Path(sys.argv[4])
 origin = importlib.util.find_spec("monolane").origin
 with (run / "calls.jsonl").open("a") as file:
     file.write(json.dumps([sys.argv[1:], origin]) + "\\n")
@@ -71,7 +71,7 @@ def test_a_launch_goes_on_after_a_kill_with_the_code_and_config_it_kept(
     assert reasons == ["the process was killed by SIGKILL", "finished"]
     calls = [json.loads(line) for line in (run / "calls.jsonl").read_text().splitlines()]
     kept = run / "snapshot"
-    start = ["train", str(kept / "config.toml"), str(run)]
+    start = ["train", str(kept / "config.toml"), "--output", str(run)]
     assert [arguments for arguments, _ in calls] == [start, [*start, "--resume"]]
     assert {origin for _, origin in calls} == {str(kept / "code" / "monolane" / "__init__.py")}
     with pytest.raises(ConfigError, match="expected the config that the run began with"):
@@ -83,7 +83,7 @@ import sys, tomllib
 from pathlib import Path
 if tomllib.loads(Path(sys.argv[2]).read_text())["seed"] == 1:
     sys.exit("monolane: seed: expected another, got 1")
-(Path(sys.argv[3]) / "config.toml").touch()
+(Path(sys.argv[4]) / "config.toml").touch()
 """
 
 
