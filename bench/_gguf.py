@@ -60,10 +60,14 @@ SHAPES = {
 _SCALES = {
     Kind.Q8_0: (0, None), Kind.Q4_0: (0, None), Kind.Q4_1: (0, 2), Kind.Q5_0: (0, None),
     Kind.Q5_1: (0, 2), Kind.Q4_K: (0, 2), Kind.Q5_K: (0, 2), Kind.Q6_K: (208, None),
+    Kind.Q2_K: (80, 82), Kind.Q3_K: (108, None), Kind.IQ4_NL: (0, None), Kind.IQ4_XS: (0, None),
+    Kind.IQ3_XXS: (0, None), Kind.IQ3_S: (0, None), Kind.IQ2_S: (0, None),
 }  # fmt: skip
 _PLAIN = {Kind.F32: np.float32, Kind.F16: np.float16, Kind.BF16: np.uint16}
 # Half of the largest code: the minimum that puts the mean of random codes near zero.
-_MIDDLE = {Kind.Q4_1: -7.5, Kind.Q5_1: -15.5, Kind.Q4_K: 7.5, Kind.Q5_K: 15.5}
+_MIDDLE = {
+    Kind.Q4_1: -7.5, Kind.Q5_1: -15.5, Kind.Q2_K: 1.5, Kind.Q4_K: 7.5, Kind.Q5_K: 15.5,
+}  # fmt: skip
 MIXES = ("Q4_K_M", "Q5_K_M", "MXFP4_MOE")
 TYPES = (*MIXES, *(kind.name for kind in (*_PLAIN, *_SCALES)))
 
@@ -137,15 +141,15 @@ def _set_scale(blocks: npt.NDArray[np.uint8], kind: Kind, scale: float) -> None:
 def file_type(mix: str) -> gguf.LlamaFileType:
     """Return what a file of a type calls itself; OpenVINO GenAI refuses a file that does not."""
     kinds = gguf.LlamaFileType.__members__
-    (found,) = {f"ALL_{mix}", f"MOSTLY_{mix}", f"MOSTLY_{mix}_S"} & set(kinds)
-    return kinds[found]
+    names = (f"ALL_{mix}", f"MOSTLY_{mix}", f"MOSTLY_{mix}_S")
+    return kinds[next(name for name in names if name in kinds)]
 
 
 def _write(path: Path, shape: Shape, mix: str) -> None:
     writer = gguf.GGUFWriter(path, shape.architecture, use_temp_file=False)
     writer.add_file_type(file_type(mix))
     _add_fields(writer, shape)
-    _add_words(writer, shape.vocab)
+    add_words(writer, shape.vocab)
     rng = np.random.default_rng(0)
     made: dict[tuple[Kind, int], npt.NDArray[Any]] = {}
     for name, layer, rows, columns in _matrices(shape):
@@ -184,7 +188,7 @@ def _add_fields(writer: Any, shape: Shape) -> None:
     writer.add_vocab_size(shape.vocab)
 
 
-def _add_words(writer: Any, count: int) -> None:
+def add_words(writer: Any, count: int) -> None:
     """Add a byte-level vocabulary: an end, the bytes, and random merges of what came before."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = range(256 - len(shown))  # bytes that GPT-2 shows as the characters from 256 on

@@ -48,7 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         records: list[Record] = []
         # One file after the other: each is to be in memory alone. What is measured is kept.
-        for name, path in find_files(options.gguf, options.shape, options.type):
+        files = find_files(options.gguf, options.shape, options.type, options.quantize)
+        for name, path in files:
             records += measure(options, name, path)
             publish(records, "peers", options.out)
     except (PeerError, MonolaneError) as error:
@@ -188,7 +189,7 @@ def _case(record: Record) -> tuple[str, str, int, int]:
 
 
 def find_files(
-    given: Sequence[Path] | None, shape: str, types: Sequence[str]
+    given: Sequence[Path] | None, shape: str, types: Sequence[str], quantize: Path | None = None
 ) -> list[tuple[str, Path]]:
     """Return (name of the type, file): those that were given, or random ones, written if need be.
 
@@ -198,14 +199,23 @@ def find_files(
         return [(type_of(path), path) for path in given]
     try:
         from _gguf import SHAPES, TYPES, random_gguf
+        from _qwen35 import HYBRIDS, random_hybrid
     except ImportError:
         raise PeerError("expected the gguf package, or --gguf FILE: pip install gguf") from None
+    home = _env.CACHE.get() / "synthetic"
+    if shape in HYBRIDS:
+        if quantize is None:
+            raise PeerError(f"--shape {shape}: expected --quantize PATH, of a llama-quantize")
+        try:
+            return [(kind, random_hybrid(home, shape, kind, quantize)) for kind in types]
+        except (OSError, ValueError) as error:
+            raise PeerError(str(error)) from None
     if shape not in SHAPES or (wrong := set(types) - set(TYPES)):
         said = shape if shape not in SHAPES else sorted(wrong)
+        shapes = ", ".join((*SHAPES, *HYBRIDS))
         raise PeerError(
-            f"expected --shape of {', '.join(SHAPES)} and --type of {', '.join(TYPES)}, got {said}"
+            f"expected --shape of {shapes} and --type of {', '.join(TYPES)}, got {said}"
         )
-    home = _env.CACHE.get() / "synthetic"
     return [(kind, random_gguf(home, shape, kind)) for kind in types]
 
 
@@ -231,6 +241,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--gguf", type=Path, nargs="+", help="files to use instead of random ones")
     parser.add_argument("--shape", default="llama-1.7b", help="of the random weights")
     parser.add_argument("--type", nargs="+", default=["Q4_K_M", "Q8_0", "BF16"])
+    parser.add_argument(
+        "--quantize", type=Path, help="llama.cpp's llama-quantize, which says what a mix is"
+    )
     parser.add_argument("--context", type=int, nargs="+", default=[128, 4096])
     parser.add_argument("--prefill", type=int, nargs="*", default=[512])
     parser.add_argument("--tokens", type=int, default=32, help="of one decode run")
