@@ -81,7 +81,7 @@ TEXTS = {
     *("generation_config", "host", "key_from", "label", "model", "name", "named", "of"),
     *("recipe", "stage", "stop", "system"),
 }
-SIGNED = {"seed"}
+SIGNED = {"seed", "priority"}
 # Where a value is held against the model, or the machine: then it fails, with 1, as the work does.
 LATER = {("retrofit", "device"), ("export", "dtype")}
 TRAINS = {"train", "launch", "sft", "retrofit"}
