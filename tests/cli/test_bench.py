@@ -142,3 +142,18 @@ def test_who_drafts() -> None:
     assert (decode["name"], decode["draft"], decode["drafter"]) == ("decode", "int8", "draft")
     for wrong in (("--speculation", "heads"), ("--draft", "int8", "--speculation", "suffix")):
         assert run(*wish, *wrong).exit_code == 2
+
+
+@pytest.mark.parametrize(("suffix", "begin"), [("html", "<!DOCTYPE html>"), ("svg", "<svg ")])
+def test_a_trace_may_be_a_page_or_a_picture(
+    tiny_model: Path, tmp_path: Path, suffix: str, begin: str
+) -> None:
+    path = tmp_path / f"trace.{suffix}"
+    result = run(
+        "trace", "-m", tiny_model, "-o", path, "--tokens", 3, "--before", 8, "--threads", 1
+    )
+    assert result.exit_code == 0, result.output
+    text = path.read_text()
+    assert text.startswith(begin)
+    assert f"{tiny_model} on 1 worker" in text
+    assert result.stdout.count("█") > 20  # of the 40 that are the whole time

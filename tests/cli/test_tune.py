@@ -175,15 +175,13 @@ def test_retrofit_and_distil(tmp_path: Path) -> None:
         (source / name).write_bytes((demo / name).read_bytes())
     exact = run("retrofit", "-m", source, "-o", tmp_path / "exact", "--lanes", 4)
     assert (exact.returncode, exact.stdout) == (0, f"{tmp_path / 'exact'}\n"), exact.stderr
-    assert exact.stderr == (
-        "the MLP has 66 inner units more, of zeros, so that each lane has as many\n"
-    )
+    told = [line for line in exact.stderr.splitlines() if not line.endswith(" s so far")]
+    assert told == ["the MLP has 66 inner units more, of zeros, so that each lane has as many"]
     late = run("retrofit", "-m", source, "-o", tmp_path / "late", "--lanes", 4, "--delay", 1)
     assert "the delay changes what is computed" in late.stderr
     healed = run(
         "retrofit",
-        source,
-        tmp_path / "healed",
+        *("-m", source, "-o", tmp_path / "healed"),
         "--lanes",
         4,
         "--delay",

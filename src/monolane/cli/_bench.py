@@ -66,6 +66,9 @@ def bench(
         float,
         typer.Option(min=0, max=1000, hidden=True, help="µs until a rank sees another's outputs."),
     ] = 0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the speeds as SVG to this file (extra plot).")
+    ] = None,
     as_json: options.Json = False,
     out: options.ResultsOut = None,
 ) -> None:
@@ -76,10 +79,18 @@ def bench(
     by the bandwidth read in the same run. Run it on an idle machine.
     """
     from monolane._progress import counted, still
-    from monolane.cli._output import check_results
+    from monolane.cli._output import check_output, check_results, writing_output
     from monolane.cli._report import print_note
     from monolane.engine import SamplingParams
-    from monolane.measure import Neighbours, bench_cases, bench_records, run_rounds
+    from monolane.measure import (
+        Neighbours,
+        bench_cases,
+        bench_records,
+        describe_machine,
+        plot_bench,
+        require_plot,
+        run_rounds,
+    )
 
     if synthetic is not None and "model" in options.given(call):
         raise typer.BadParameter(f"expected --model or --synthetic, got both: {model}, {synthetic}")
@@ -90,6 +101,9 @@ def bench(
             f"--link-delay: expected --ranks 2 or more on this host, got --ranks {shown}: it is "
             "the delay of a link between ranks; give their number, or leave --link-delay out"
         )
+    if plot is not None:
+        require_plot()
+    check_output(plot)
     check_results(out)
     name, folder = _folder(model, synthetic)
     _warn_if_busy()
@@ -128,6 +142,11 @@ def bench(
         alone = {x: value for x, value in loading.given().items() if x != "draft"}
         records += _process_records(name, folder, decodes, cases.startup, **alone)
     write_results(records, out, as_json, what=Path(name).name)
+    if plot is not None:
+        machine = describe_machine()
+        with writing_output(plot):
+            plot_bench(records, f"{name} on {machine['name']}, {machine['cores']} cores", plot)
+        sys.stderr.write(f"written to {plot}\n")
 
 
 def _folder(model: str, synthetic: str | None) -> tuple[str, Path]:

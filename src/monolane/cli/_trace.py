@@ -16,10 +16,21 @@ if TYPE_CHECKING:
     from monolane.plan import KindSummary, Trace
 
 
+_BAR = 40  # characters of the whole time
+
+
 @grouped("trace", after={"context": "cache_dtype"})
 def trace(
     *,
-    out: Annotated[Path, typer.Option("--output", "-o", help="Trace file to write (JSON).")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="File to write: a page where it ends in .html, a picture where in .svg, else a "
+            "trace for ui.perfetto.dev (JSON).",
+        ),
+    ],
     model: options.Model = "demo",
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to trace.")] = 16,
     loading: Loading,
@@ -29,12 +40,12 @@ def trace(
 ) -> None:
     """Trace some tokens' decoding, phase by phase (CPU).
 
-    The file is for ui.perfetto.dev or chrome://tracing. It has a track per worker, with each phase
-    and each wait. The table on stdout sums them up per kind of phase: per token, and averaged over
-    the workers.
+    Page and picture show a token, with a row per worker; a trace has all tokens. Each has every
+    phase and every wait. The table on stdout sums them up per kind of phase: per token, averaged
+    over the workers, with a bar of its part of the time (waiting: pale).
     """
     from monolane._progress import still
-    from monolane.measure import LoadedModel, take_trace
+    from monolane.measure import LoadedModel, take_trace, trace_page, trace_svg
     from monolane.plan import summarise
     from monolane.sources import find_model
 
@@ -47,9 +58,11 @@ def trace(
             **loading.given(),
         )
         taken = take_trace(loaded, context=context, tokens=tokens)
-    write_output(out, json.dumps(taken.chrome()))
+    drawn = {".html": trace_page, ".svg": trace_svg}.get(out.suffix)
+    title = f"{model} on {taken.workers} worker{'s' * (taken.workers > 1)}"
+    write_output(out, drawn(taken, title) if drawn else json.dumps(taken.chrome()))
     sys.stdout.write("\n".join(_table(taken, summarise(taken))) + "\n")
-    sys.stderr.write(f"written to {out}: open it in ui.perfetto.dev\n")
+    sys.stderr.write(f"written to {out}{'' if drawn else ': open it in ui.perfetto.dev'}\n")
 
 
 def _table(trace: "Trace", rows: "list[KindSummary]") -> list[str]:
@@ -64,7 +77,16 @@ def _table(trace: "Trace", rows: "list[KindSummary]") -> list[str]:
     waiting = sum(row.waiting_us for row in rows)
     moved = sum(row.bytes for row in rows)
     total = KindSummary("total", busy, waiting, moved, moved / max(busy, 1e-9) / 1e3)
-    return [*lines, *(_line(row, wide) for row in [*rows, total])]
+    whole = max(busy + waiting, 1e-9)
+    bars = [_bar(row.busy_us / whole, row.waiting_us / whole) for row in rows]
+    shown = [f"{_line(row, wide)}  {bar}" for row, bar in zip(rows, bars, strict=True)]
+    return [*lines, *shown, _line(total, wide)]
+
+
+def _bar(busy: float, waiting: float) -> str:
+    """Return a bar of two shares of the whole time; what a terminal cannot say is escaped."""
+    work = round(busy * _BAR)
+    return "█" * work + "░" * (round((busy + waiting) * _BAR) - work)
 
 
 def _line(row: "KindSummary", wide: int) -> str:

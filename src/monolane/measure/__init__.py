@@ -22,6 +22,7 @@ from monolane.measure._agent_loop.proxy import RecordingProxy
 from monolane.measure._agent_loop.run import record_loop
 from monolane.measure._arithmetic import ArithmeticProbe
 from monolane.measure._bandwidth import ReadProbe
+from monolane.measure._bench_plot import plot_bench
 from monolane.measure._cases import DecodeCase, LoadedModel, PrefillCase, bench_cases
 from monolane.measure._first_token import first_token
 from monolane.measure._load import (
@@ -54,6 +55,7 @@ from monolane.measure._records import (
 from monolane.measure._rounds import Case, Neighbours, run_rounds
 from monolane.measure._synthetic import SYNTHETIC, synthetic, synthetic_config
 from monolane.measure._trace import take_trace, trace_epoch
+from monolane.measure._trace_picture import trace_page, trace_svg
 from monolane.measure._writing import writing_told
 
 __all__ = [
@@ -93,6 +95,7 @@ __all__ = [
     "memory_record",
     "paced_engine",
     "percentiles",
+    "plot_bench",
     "plot_load",
     "record_loop",
     "render_account",
@@ -107,6 +110,8 @@ __all__ = [
     "synthetic_config",
     "take_trace",
     "trace_epoch",
+    "trace_page",
+    "trace_svg",
     "validate_document",
     "write_document",
     "writing_told",
