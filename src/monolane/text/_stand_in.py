@@ -44,9 +44,9 @@ def stand_in(tokenizer: Tokenizer | None, path: Path, family: str = "") -> ChatT
     """
     vocabulary = {} if tokenizer is None else tokenizer.vocabulary()
     if family in _OWN:
-        tokens, source, name = _OWN[family]
-        if all(token in vocabulary for token in tokens):
-            return ChatTemplate(source, name=name)
+        own, template, called = _OWN[family]
+        if all(token in vocabulary for token in own):
+            return ChatTemplate(template, name=called)
     for tokens, source, name in _KNOWN:
         if all(token in vocabulary for token in tokens):
             log.warning(
