@@ -265,6 +265,7 @@ enum class GateActivation : int32_t {
 enum class ExpertScores : int32_t {
   kSoftmax = 0,
   kSigmoid = 1,
+  kSqrtsoftplus = 2,
 };
 
 // Where a layer's modules put their outputs, in their order.

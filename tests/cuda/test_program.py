@@ -26,6 +26,7 @@ from monolane.model import (
     Delta,
     Experts,
     Head,
+    Hyper,
     Index,
     Latent,
     LayerConfig,
@@ -271,6 +272,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "norm_offset": {"norm_offset": 1.0},
     "norm_centred": {"norm_centred": True},
     "altup": ALTUP,
+    "hyper": {"hyper": Hyper(3, 4, 1e-6), "num_lanes": 1},
     "value_norm": {"value_norm": True},
     "layer_scales": {"layer_scales": True},
     "activation": {"activation": "gelu_tanh"},
@@ -377,6 +379,7 @@ def test_every_field_is_computed_or_refused() -> None:
         ("mistral4", "attention_temperature"),
         ("deepseek_v32", "index"),
         ("glm_moe_dsa", "index"),
+        ("deepseek_v4", "local_rotary"),
         ("gemma2", "norm_offset"),
         ("lfm2", "layers.modules"),
         ("granitemoehybrid", "experts"),
@@ -411,6 +414,7 @@ def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:
         "nemotron_h": {"hybrid_override_pattern": "M-*"},
         "hunyuan_v1_moe": {"num_experts": 4},
         "gemma3n_text": {"num_kv_shared_layers": 0},
+        "deepseek_v4": {"num_key_value_heads": 1, "qk_rope_head_dim": 4},
     }
     config = parse_config(said | own.get(kind, {}))
     with pytest.raises(BackendError, match=f"^{name}: the cuda backend does not compute it"):

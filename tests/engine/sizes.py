@@ -184,6 +184,36 @@ INDEXED: dict[str, Any] = MLA | {
     "index_head_dim": 10,
     "index_topk": 7,
 }
+DEEPSEEK4: dict[str, Any] = {
+    "hidden_size": 60,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 1,
+    "head_dim": 14,
+    "vocab_size": 97,
+    "num_hidden_layers": 4,
+    "layer_types": [
+        *("compressed_sparse_attention", "sliding_attention"),
+        *("heavily_compressed_attention", "compressed_sparse_attention"),
+    ],
+    "compress_rates": {"compressed_sparse_attention": 3, "heavily_compressed_attention": 7},
+    "mlp_layer_types": ["hash_moe", "moe", "moe", "hash_moe"],
+    "sliding_window": 9,
+    "q_lora_rank": 22,
+    "partial_rotary_factor": 6 / 14,
+    "o_groups": 3,
+    "o_lora_rank": 11,
+    "index_n_heads": 9,
+    "index_head_dim": 10,
+    "index_topk": 4,
+    "hc_mult": 3,
+    "hc_sinkhorn_iters": 4,
+    "moe_intermediate_size": 38,
+    "n_routed_experts": 7,
+    "num_experts_per_tok": 3,
+    "swiglu_limit": 0.7,
+    "rope_theta": 100.0,
+    "compress_rope_theta": 300.0,
+}
 EVEN = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}  # for codes
 SHARP = {"mscale": 1.0, "mscale_all_dim": 0.5}
 GEMMA3N: dict[str, Any] = {

@@ -26,6 +26,7 @@ from .sizes import (
     ALPHA,
     COMMAND,
     CONVS,
+    DEEPSEEK4,
     DELTA,
     ERNIE_MOE,
     EVEN,
@@ -258,6 +259,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"indexer_types": ["full", "shared", "shared"], "tie_word_embeddings": True}
         | {"rope_parameters": YARN | SHARP, "norm_topk_prob": False, "n_shared_experts": 2},
     ),
+    "DeepSeek-V4": ("DeepseekV4", DEEPSEEK4 | {"rope_parameters": YARN}),
+    "DeepSeek-V4, all entries chosen, two streams, not stretched": (
+        "DeepseekV4",
+        DEEPSEEK4
+        | {"index_topk": 50, "hc_mult": 2, "hc_sinkhorn_iters": 1, "sliding_window": 3}
+        | {"mlp_layer_types": ["moe"] * 4, "tie_word_embeddings": True},
+    ),
     "DeepSeek-V2": (
         "DeepseekV2",
         MLA | {"topk_method": "group_limited_greedy", "rope_parameters": YARN | SHARP},
@@ -398,6 +406,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 # What reference alone computes, and the field by which the others refuse it.
 ALONE = {case: "altup" for case in CASES if case.startswith("Gemma 3n")}
+ALONE |= {case: "hyper" for case in CASES if case.startswith("DeepSeek-V4")}
 ALONE |= {case: "index" for case in CASES if case.startswith(("DeepSeek-V3.2", "GLM-5"))}
 PLACES = [
     pytest.param(case, backend, id=f"{backend}-{case}")
@@ -443,7 +452,7 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith(
-                ("bias", "scale", ".D")
+                ("bias", "scale", "base", "sinks", ".D")
             ):  # off one and zero, so that they show
                 parameter += 0.3 * torch.randn_like(parameter)
             if name.endswith("gate_up_proj"):  # gates and ups beyond GPT-OSS's limit, 7
@@ -452,7 +461,18 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
             # It decides about as often as scores do.
             if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
                 correction += 0.3 * torch.randn_like(correction)
+            if name.endswith("tid2eid"):  # of each token other experts
+                count = config.n_routed_experts
+                each = [torch.randperm(count)[: correction.shape[1]] for _ in correction]
+                correction[:] = torch.stack(each)
     model.save_pretrained(folder)
+    if kind == "DeepseekV4":  # of which Transformers 5.24 writes other names than it reads
+        names = {"model.embed_tokens.": "embed.", "model.hc_head.hc_": "hc_head_", "model.": ""}
+        names |= {".attn.norm.": ".attn.kv_norm."}
+        stored = load_file(folder / "model.safetensors")
+        for old, new in names.items():
+            stored = {name.replace(old, new): array for name, array in stored.items()}
+        save_file(stored, folder / "model.safetensors", {"format": "pt"})
     if kind == "KimiLinear":  # published files have the first layer's MLP under a name of its own
         stored = load_file(folder / "model.safetensors")
         dense = ("gate_proj.weight", "up_proj.weight", "down_proj.weight")

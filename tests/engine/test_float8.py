@@ -2,6 +2,7 @@
 numbers."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from monolane import Engine, SamplingParams
 from monolane.errors import CheckpointError
 from monolane.model import Checkpoint, Quantization, quantize_folder
 
-from .sizes import EVEN, MIXTURE, MLA, ODD
+from .sizes import DEEPSEEK4, EVEN, MIXTURE, MLA, ODD
 from .test_dense import TOKENS, compute, load_file, save_file, write
 
 torch = pytest.importorskip("torch")
@@ -107,6 +108,46 @@ def test_it_is_quantised_as_the_floats_that_it_means(tmp_path: Path) -> None:
     wanted = compute(theirs(model, meant, tmp_path / "floats"), np.array(ids))
     error = np.abs(logits["small", "auto"] - wanted).mean()
     assert 0 < error < 0.05 * wanted.std()  # activations in 16 bits
+
+
+def test_deepseek_v4_s_folder_computes_as_the_numbers_it_means(tmp_path: Path) -> None:
+    """Experts in 4 bits, attention in 8, scales that are powers of two."""
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "o_groups": 2}
+    write(tmp_path / "small", "DeepseekV4", **DEEPSEEK4 | sizes)
+    held, meant = {}, {}
+    codes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    for name, weight in load_file(tmp_path / "small" / "model.safetensors").items():
+        held[name] = meant[name] = weight
+        scale = name.replace(".weight", ".scale")
+        if ".experts." in name:
+            parts = weight.reshape(len(weight), -1, 32)
+            power = (parts.abs().amax(-1) / 6).log2().ceil().exp2()
+            size = (parts.abs() / power[..., None])[..., None] - codes
+            nearest = size.abs().argmin(-1)
+            code = (nearest + 8 * (parts < 0)).reshape(weight.shape)
+            meant[name] = (codes[nearest] * parts.sign() * power[..., None]).reshape(weight.shape)
+            held[name] = (code[:, 0::2] + 16 * code[:, 1::2]).to(torch.uint8).view(torch.int8)
+            held[scale] = power.to(torch.float8_e8m0fnu)
+        elif ".attn.w" in name:
+            power = (weight.abs().amax() / 448).log2().ceil().exp2()
+            held[name] = (weight / power).to(torch.float8_e4m3fn)
+            meant[name] = held[name].float() * power
+            grid = [-(-size // 128) for size in weight.shape]
+            held[scale] = power.expand(grid).contiguous().to(torch.float8_e8m0fnu)
+    assert sum(x.dtype == torch.int8 for x in held.values()) == 4 * 7 * 3
+    shutil.copytree(tmp_path / "small", tmp_path / "floats")
+    save_file(held, tmp_path / "small" / "model.safetensors", {"format": "pt"})
+    save_file(meant, tmp_path / "floats" / "model.safetensors", {"format": "pt"})
+    said = json.loads((tmp_path / "small" / "config.json").read_text())
+    scheme = {"quant_method": "fp8", "fmt": "e4m3", "scale_fmt": "ue8m0"}
+    said |= {"expert_dtype": "fp4"}
+    said |= {"quantization_config": scheme | {"weight_block_size": [128, 128]}}
+    (tmp_path / "small" / "config.json").write_text(json.dumps(said))
+    logits = []
+    for name in ("small", "floats"):
+        with Engine.load(tmp_path / name, "reference") as engine:
+            logits.append(engine.logits(range(TOKENS)))
+    np.testing.assert_array_equal(*logits)
 
 
 def test_a_matrix_without_its_scales_is_refused(tmp_path: Path) -> None:

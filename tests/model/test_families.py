@@ -183,6 +183,10 @@ FEATURES = {
     **dict.fromkeys(LATENT, ("latent", "experts")),
     "mistral4": ("attention_temperature", "latent", "query_scale", "experts"),
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), ("index", "latent", "experts")),
+    "deepseek_v4": (
+        *("local_rotary", "experts", "hyper", "layers.modules", "operations.Compressed"),
+        *("layers.hashed", "experts.limit", "experts.scores"),
+    ),
     **dict.fromkeys(
         ("gemma4_text", "gemma4"),
         (

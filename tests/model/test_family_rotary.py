@@ -25,7 +25,15 @@ from .spelled_families import (
 )
 
 # Each kind of layers has a rotary of its own.
-BY_KIND = ("gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gemma4", "gemma4_text")
+BY_KIND = (
+    "gemma3",
+    "gemma3_text",
+    "gemma3n",
+    "gemma3n_text",
+    "gemma4",
+    "gemma4_text",
+    "deepseek_v4",
+)
 
 
 @pytest.mark.parametrize("kind", [x for x in DENSE if x not in (*LATENT, *BY_KIND, "olmo3")])

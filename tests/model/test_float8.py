@@ -222,6 +222,41 @@ def test_the_scheme_of_a_text_is_in_its_own_config() -> None:
     assert parse_config(plain).quantization is None
 
 
+def test_experts_of_four_bits_and_scales_that_are_powers_of_two(tmp_path: Path) -> None:
+    """As DeepSeek-V4 has both: "scale" is in the place of "weight"."""
+    said = CONFIG | {"quantization_config": SCHEME | {"weight_block_size": [4, 8]}}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    e8m0 = np.dtype(ml_dtypes.float8_e8m0fnu)
+    rng = np.random.default_rng(0)
+    pairs = np.arange(256, dtype=np.uint8)[rng.permutation(256)].reshape(8, 32).view(np.int8)
+    powers = np.exp2(rng.integers(-9, 9, size=(8, 2)).astype(np.float32)).astype(e8m0)
+    codes, _ = draw(9, 20, (4, 8))
+    scales = np.exp2(rng.integers(-9, 9, size=(3, 3)).astype(np.float32)).astype(e8m0)
+    tensors = {"w1.weight": pairs, "w1.scale": powers, "wq.weight": codes, "wq.scale": scales}
+    write_safetensors(tmp_path / "model.safetensors", list(tensors.items()))
+    checkpoint = Checkpoint.open(tmp_path)
+    assert sorted(checkpoint) == ["w1.weight", "wq.weight"]
+    assert (checkpoint.shape_of("w1.weight"), checkpoint.dtype_of("w1.weight")) == (
+        (8, 64),
+        "bfloat16",
+    )
+    meant = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
+    for row, byte, column in ((0, 0, 0), (3, 17, 34), (7, 31, 62)):
+        code, power = int(pairs.view(np.uint8)[row, byte]), float(powers[row, column // 32])
+        assert checkpoint["w1.weight"][row, column] == meant[code & 15] * power
+        assert checkpoint["w1.weight"][row, column + 1] == meant[code >> 4] * power
+    wanted = Float8((4, 8), "bfloat16").widen("wq", codes, scales.astype(np.float32))
+    np.testing.assert_array_equal(checkpoint["wq.weight"], wanted)
+    for wrong in ({"w1.scale": powers[:, :1]}, {"w1.scale": powers.astype(np.float32)}):
+        write_safetensors(tmp_path / "model.safetensors", list((tensors | wrong).items()))
+        with pytest.raises(CheckpointError, match=r"expected scales of shape \[8, 2\] in F8_E8M0"):
+            Checkpoint.open(tmp_path)["w1.weight"]
+    none = {"w1.scale": np.full((8, 2), 255, np.uint8).view(e8m0)}
+    write_safetensors(tmp_path / "model.safetensors", list((tensors | none).items()))
+    with pytest.raises(CheckpointError, match="expected scales of at most"):
+        Checkpoint.open(tmp_path)["w1.weight"]
+
+
 @pytest.mark.parametrize("spelled", ["e4m3", "float8_e4m3fn"])
 def test_the_format_has_two_names(spelled: str) -> None:
     config = CONFIG | {"quantization_config": SCHEME | {"fmt": spelled}}

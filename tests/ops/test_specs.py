@@ -11,6 +11,7 @@ from monolane.ops import (
     Attention,
     Delta,
     Experts,
+    Index,
     Latent,
     Mlp,
     Operation,
@@ -21,6 +22,7 @@ from monolane.ops import (
     operations,
 )
 from monolane.ops.ahead.spec import Ahead
+from monolane.ops.compressed.spec import Compressed, Compressor
 from monolane.ops.conv.spec import Conv
 from monolane.ops.kda.spec import Kda
 from monolane.ops.laurel.spec import Laurel
@@ -52,6 +54,15 @@ SIZES = Latent(rank=10, query_rank=9, plain=7, turned=4, value=5)
 SIGMOID: dict[str, Any] = {"scores": "sigmoid", "corrected": True, "groups": 3, "group_best": 2}
 SHARED: dict[str, Any] = {"shared": 13, "shared_expert_gate": True, "scale": 2.5}
 
+COMPRESSED: dict[str, Any] = {
+    "heads": 6,
+    "width": 8,
+    "turned": 4,
+    "query_rank": 7,
+    "window": 11,
+    "groups": 3,
+    "group_rank": 5,
+}
 PLAIN_MAMBA: dict[str, Any] = {
     "heads": 5,
     "head": 4,
@@ -77,6 +88,26 @@ CASES: dict[str, tuple[Operation, Room]] = {
         TWO,
     ),
     "latent": (Attention(**ATTENTION | LATENT | {"latent": SIZES}), ONE),
+    "latent with an index": (
+        Attention(
+            **ATTENTION | LATENT | {"latent": SIZES},
+            index=Index(heads=5, width=6, chosen=7, style="half"),
+        ),
+        ONE,
+    ),
+    "compressed": (Compressed(**COMPRESSED), ONE),
+    "compressed, entries": (Compressed(**COMPRESSED, compressor=Compressor(ratio=5)), ONE),
+    "compressed, chosen entries": (
+        Compressed(
+            **COMPRESSED,
+            compressor=Compressor(ratio=3, overlap=True, index_heads=2, index_width=9, chosen=8),
+        ),
+        ONE,
+    ),
+    "experts that are told": (
+        Experts(6, 2, 11, normalised=True, scores="sqrtsoftplus", limit=3.0, table=50),
+        ONE,
+    ),
     "delta": (Delta(key_heads=2, value_heads=6, key=5, value=7, kernel=4), ONE),
     "experts": (
         Experts(
@@ -108,6 +139,16 @@ CASES: dict[str, tuple[Operation, Room]] = {
     "ahead": (Ahead(width=10), ONE),
     "kda": (Kda(heads=3, width=4, kernel=4), ONE),
     "per_layer": (PerLayer(inner=7, layers=3, rows=50, activation="gelu_tanh"), ONE),
+}
+PLAIN_COMPRESSED: dict[str, tuple[int, ...]] = {
+    "q_down": (1, 7, 10),
+    "q_norm": (1, 7),
+    "q": (1, 48, 7),
+    "kv_down": (1, 8, 10),
+    "k_norm": (1, 8),
+    "sinks": (1, 6),
+    "o_down": (1, 15, 16),
+    "o": (1, 10, 15),
 }
 TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
     "attention": {
@@ -149,6 +190,50 @@ TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
         "v_up": (3, 5, 10),
         "kv_up": (1, 36, 10),
         "o": (1, 10, 15),
+    },
+    "latent with an index": {
+        "q_down": (1, 9, 10),
+        "kv_down": (1, 14, 10),
+        "q": (1, 33, 9),
+        "q_norm": (1, 9),
+        "k_norm": (1, 10),
+        "k_up": (3, 10, 7),
+        "v_up": (3, 5, 10),
+        "kv_up": (1, 36, 10),
+        "index_q": (1, 30, 9),
+        "index_k": (1, 6, 10),
+        "index_norm": (1, 6),
+        "index_norm_bias": (1, 6),
+        "index_weights": (1, 5, 10),
+        "o": (1, 10, 15),
+    },
+    "compressed": PLAIN_COMPRESSED,
+    "compressed, entries": {
+        **PLAIN_COMPRESSED,
+        "compress_kv": (1, 8, 10),
+        "compress_gate": (1, 8, 10),
+        "compress_bias": (1, 5, 8),
+        "compress_norm": (1, 8),
+    },
+    "compressed, chosen entries": {
+        **PLAIN_COMPRESSED,
+        "compress_kv": (1, 16, 10),
+        "compress_gate": (1, 16, 10),
+        "compress_bias": (1, 3, 16),
+        "compress_norm": (1, 8),
+        "index_kv": (1, 18, 10),
+        "index_gate": (1, 18, 10),
+        "index_bias": (1, 3, 18),
+        "index_kv_norm": (1, 9),
+        "index_q": (1, 18, 7),
+        "index_weights": (1, 2, 10),
+    },
+    "experts that are told": {
+        "router": (1, 6, 10),
+        "expert_table": (1, 50, 2),
+        "expert_gate": (1, 11, 10),
+        "expert_up": (1, 11, 10),
+        "expert_down": (1, 10, 11),
     },
     "delta": {
         "delta_qkv": (1, 62, 10),
@@ -266,6 +351,17 @@ BUFFERS: dict[str, dict[str, tuple[int, ...]]] = {
         "LATENTS": (1, 5, 23),
         "HEADS": (1, 5, 15),
     },
+    "latent with an index": {
+        "QUERY": (1, 5, 42),
+        "KEY_VALUE": (1, 1, 40, 1, 14),
+        "ATTENTION": (1, 3, 5, 3, 16),
+        "LATENTS": (1, 5, 23),
+        "HEADS": (1, 5, 15),
+    },
+    "compressed": {},
+    "compressed, entries": {},
+    "compressed, chosen entries": {},
+    "experts that are told": {"ROUTED": (1, 5, 6), "HIDDEN": (1, 5, 22)},
     "delta": {"MIXED": (1, 5, 116), "HEADS": (1, 5, 42), "STATE": (2, 198)},
     "experts": {"ROUTED": (1, 5, 6), "HIDDEN": (1, 5, 35)},
     "laurel": {},
@@ -301,6 +397,7 @@ SCRATCH = {
     "keys of layer 2": 192,
     "keys are values": 192,
     "latent": 384,
+    "latent with an index": 384,
     "delta": 4848 + 112 + 32 + 16,
     "kda": 2240 + 16 + 48,
     "conv": 2096,
@@ -458,6 +555,26 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
         }
     },
     "laurel": {},
+    "compressed": {},
+    "compressed, entries": {},
+    "compressed, chosen entries": {},
+    "experts that are told": {
+        "experts": {
+            "count": 6,
+            "chosen": 2,
+            "inner": 11,
+            "shared": 0,
+            "activation": 0,
+            "scores": 2,
+            "normalised": 1,
+            "groups": 1,
+            "chosen_groups": 1,
+            "group_best": 1,
+            "scale": 1.0,
+            "router_norm": 0,
+            "weigh_inputs": 0,
+        }
+    },
     "sparse_mlp": {},
     "kda": {"kda": {"heads": 3, "width": 4, "kernel": 4}},
     "mlp": {"mlp": {"inner": 14, "activation": 1, "gate_scale": 0.5}},
@@ -515,12 +632,18 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
     "conv": {"conv": {"channels": 32, "taps": 4, "parts": 2}},
     "per_layer": {"per_layer": {"inner": 7, "layers": 3, "activation": 1}},
 }
+NATIVE["latent with an index"] = NATIVE["latent"]  # which no native executor computes
 PARAMETERS = {
     "attention": 1626,
     "gated": 1932,
     "keys of layer 2": 1446,
     "keys are values": 1692,
     "latent": 1056,
+    "latent with an index": 1056 + 270 + 60 + 2 * 6 + 50,
+    "compressed": 897,
+    "compressed, entries": 897 + 2 * 80 + 40 + 8,
+    "compressed, chosen entries": 897 + 2 * 160 + 48 + 8 + 2 * 180 + 54 + 9 + 126 + 20,
+    "experts that are told": 60 + 100 + 6 * 330,
     "delta": 1847,
     "experts": 2660,
     "laurel": 70,

@@ -10,6 +10,7 @@ import tokenizers
 
 from monolane.engine import Guide
 from monolane.model import parse_config, tensor_specs, write_checkpoint
+from monolane.text._deepseek_v4 import TEMPLATE as DEEPSEEK_V4
 
 TEMPLATES = Path(__file__).parents[1] / "text" / "templates"
 CHATML = ("<|im_start|>", "<|im_end|>")
@@ -31,6 +32,7 @@ class Family:
     format: str
     bos: str = "<s>"
     eos: str = "</s>"  # ends a turn
+    own: str = ""  # the template, where it is ours and no file has it
 
 
 FAMILIES = {
@@ -70,6 +72,15 @@ FAMILIES = {
     "deepseek-r1": Family(
         "deepseek-ai-DeepSeek-R1-Distill-Llama-8B", DEEPSEEK, THINK, "deepseek", eos=DEEPSEEK[2]
     ),
+    "deepseek-v4": Family(
+        "",
+        DEEPSEEK,
+        ("｜DSML｜", *THINK),
+        "deepseek-v4",
+        bos="<｜begin▁of▁sentence｜>",
+        eos=DEEPSEEK[2],
+        own=DEEPSEEK_V4,
+    ),
 }
 
 
@@ -78,7 +89,7 @@ def write_family(folder: Path, family: Family, **fields: Any) -> Path:
 
     ``fields`` are for config.json, in place of those of a small Laneformer.
     """
-    template = (TEMPLATES / f"{family.file}.jinja").read_text()
+    template = family.own or (TEMPLATES / f"{family.file}.jinja").read_text()
     (folder / "chat_template.jinja").write_text(template)
     named = {"bos_token": family.bos, "eos_token": family.eos, "unk_token": "<unk>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(named))

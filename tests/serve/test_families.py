@@ -5,12 +5,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monolane import Engine
-from monolane.errors import RequestError
+from monolane.errors import RequestError, TextError
+from monolane.model import Role, parse_config, tensor_specs, write_checkpoint
 from monolane.serve import ServerOptions, serve
 from monolane.serve._http.prepare import chat_prompt, prepare_chat
 from monolane.serve._http.request import ChatAsked
@@ -21,7 +23,7 @@ from monolane.serve._tools.parser import ToolParser
 from monolane.serve._tools.prompt import tool_prompt
 from monolane.serve._tools.request import ToolUse, read_tools
 from monolane.serve._tools.template_probe import Shown, shown_by
-from monolane.text import ChatTemplate, find_thinking
+from monolane.text import ChatTemplate, find_thinking, thinking_switch
 
 from .families import FAMILIES, TEMPLATES, Family, write_family
 
@@ -263,6 +265,60 @@ def test_what_a_template_shows_is_found_by_trying(
         assert "user:<tool_response>\nseen-0\n</tool_response>" in text
     if not shown.many:  # each result behind its call
         assert text.index("seen-0") < text.index("Chur") < text.index("seen-1")
+
+
+def test_a_deepseek_v4_without_a_template_chats_in_its_own(tmp_path: Path) -> None:
+    """Its folders have a program in a template's place."""
+    family = FAMILIES["deepseek-v4"]
+    folder = write_family(tmp_path, family)
+    (folder / "chat_template.jinja").unlink()
+    config = {
+        "model_type": "deepseek_v4",
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "head_dim": 8,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "qk_rope_head_dim": 4,
+        "q_lora_rank": 8,
+        "o_groups": 2,
+        "o_lora_rank": 8,
+        "index_n_heads": 2,
+        "index_head_dim": 8,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "vocab_size": 496,
+        "max_position_embeddings": 600,
+        "num_hash_layers": 1,
+        "torch_dtype": "float32",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    rng = np.random.default_rng(0)
+    tensors = [
+        (
+            spec.name,
+            np.zeros(spec.shape, np.int64)
+            if spec.role is Role.EXPERT_TABLE
+            else rng.normal(scale=0.3, size=spec.shape).astype(np.float32),
+        )
+        for spec in tensor_specs(parse_config(config))
+    ]
+    write_checkpoint(folder, tensors)
+    with Engine.load(folder, "reference") as engine:
+        assert engine.chat_template.source == family.own
+        assert engine.chat_template.found
+        assert format_of(engine).name == "deepseek-v4"
+        assert thinking_switch(engine.chat_template) == "enable_thinking"
+        for thinks in (False, True):
+            ids = engine.chat_template.encode(engine.tokenizer, [USER], thinking=thinks)
+            found = find_thinking(engine.chat_template, engine.tokenizer, ids)
+            assert (found is not None and found.opened) is thinks
+    (tmp_path / "other").mkdir()
+    other = write_family(tmp_path / "other", FAMILIES["nemo"])  # whose vocabulary has other tokens
+    (folder / "tokenizer.json").write_text((other / "tokenizer.json").read_text())
+    with Engine.load(folder, "reference") as engine, pytest.raises(TextError, match="no chat"):
+        engine.chat_template.render([USER])
 
 
 def test_an_empty_list_of_calls_is_none(engines: dict[str, Engine]) -> None:

@@ -303,7 +303,7 @@ class Engine:
                 found = self._files.chat_template()
                 # The released convention is Laneformer's.
                 if found.is_default and self.config.family != "laneformer":
-                    found = stand_in(self.tokenizer, self.folder)
+                    found = stand_in(self.tokenizer, self.folder, self.config.family)
                 self._chat_template = found
         return self._chat_template
 

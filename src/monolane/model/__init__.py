@@ -27,6 +27,7 @@ from monolane.model._formats import (
 )
 from monolane.model._gguf import GgufFile
 from monolane.model._gguf_model import GgufModel, is_gguf, read_config
+from monolane.model._hyper import HYPER, HYPER_OUT, Hyper
 from monolane.model._laneformer_folder import open_laneformer
 from monolane.model._lanes import LaneCut, find_lanes, in_lanes, lane_cut
 from monolane.model._layer_config import LayerConfig, ModuleConfig
@@ -92,6 +93,8 @@ __all__ = [
     "COMMON_FEATURES",
     "EXPERT_ROLES",
     "FORMATS",
+    "HYPER",
+    "HYPER_OUT",
     "JOINING_NORMS",
     "LICENCE_FILES",
     "NEVER",
@@ -109,6 +112,7 @@ __all__ = [
     "GgufModel",
     "Head",
     "Heads",
+    "Hyper",
     "Index",
     "Kind",
     "LaneCut",

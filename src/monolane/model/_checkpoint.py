@@ -13,7 +13,7 @@ import numpy as np
 
 from monolane.errors import CheckpointError
 from monolane.model._fields import read_json_object
-from monolane.model._float8 import CODES, find_float8
+from monolane.model._float8 import CODES, PAIRS, find_float8
 from monolane.model._mapped_file import MappedFile
 from monolane.model._safetensors import (
     MAX_HEADER_BYTES,
@@ -56,8 +56,8 @@ class Checkpoint(Mapping[str, Array]):
         if self._float8 is None:
             return
         for name, file in files.items():
-            scales = self._float8.scales_of(name)
-            if file.entries[name].dtype == CODES and scales in files:
+            scales = next((x for x in self._float8.scales_of(name) if x in files), None)
+            if file.entries[name].dtype in (CODES, PAIRS) and scales is not None:
                 self._scales[name] = self._files.pop(scales)[scales]
                 self._files.pop(self._float8.activations_of(name), None)
 
@@ -123,7 +123,10 @@ class Checkpoint(Mapping[str, Array]):
         if (cut := self._cuts.get(name)) is not None:
             _, rows, columns = self.shape_of(cut.stored)
             return len(range(*cut.rows.indices(rows))), columns
-        return self._files[name].entries[name].shape
+        entry = self._files[name].entries[name]
+        if self._float8 is None or name not in self._scales:
+            return entry.shape
+        return self._float8.shape_of(entry.shape, entry.dtype)
 
     def dtype_of(self, name: str) -> np.dtype[Any]:
         """Return the dtype in which a tensor is read."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from monolane.errors import BackendError, ConfigError
 from monolane.model._altup import PLACES, AltUp
+from monolane.model._hyper import HYPER, Hyper
 from monolane.model._layer_config import LayerConfig, layer_features
 from monolane.model._matrix_columns import matrix_columns
 from monolane.model._module import Module
@@ -108,6 +109,7 @@ class ModelConfig:
     embedding_scale: float = feature(1.0)  # of embedded tokens; a tied head reads rows unscaled
     residual_scale: float = feature(1.0)  # of what a stream gains from a module
     altup: AltUp | None = feature(None)  # several streams, of which layers work on the first
+    hyper: Hyper | None = feature(None)  # several streams that each module reads and writes
     layer_scales: bool = feature(False)  # behind each layer the streams have a scale of its own
     logit_scale: float = feature(1.0)
     logit_cap: float | None = feature(None)  # c: logits, scaled, become c tanh(logit / c)
@@ -134,7 +136,8 @@ class ModelConfig:
         shared: Shapes = {}
         for operation in self.operations:
             shared |= operation.outer(self.hidden_size)
-        shared |= {} if self.altup is None else self.altup.outer(self.hidden_size)
+        for streams in (self.altup, self.hyper):
+            shared |= {} if streams is None else streams.outer(self.hidden_size)
         object.__setattr__(self, "shared_shapes", shared)
         self._check_latent()
         self._check_index()
@@ -244,6 +247,8 @@ class ModelConfig:
         )
         inner = layer.intermediate_size or self.intermediate_size
         activation, experts = self.activation, self.experts
+        if experts is not None and layer.hashed:
+            experts = replace(experts, corrected=False, table=self.vocab_size)
         named: dict[str, Operation | None] = {
             "attention": attention,
             "delta": self.delta,
@@ -286,8 +291,8 @@ class ModelConfig:
         norms = norm * sum(x.norm_before + x.norm_after - x.same_norm for x in modules)
         norms += norm * sum(module.joint_norm for module in modules)
         norms += self.num_layers if self.layer_scales else 0
-        if self.altup is not None:
-            each = self.altup.tensors(d).values()
+        for streams in (self.altup, self.hyper):
+            each = () if streams is None else streams.tensors(d).values()
             norms += self.num_layers * sum(math.prod(shape) for shape in each)
         layers = norms + sum(module.operation.parameters(d) for module in modules)
         head = 0 if self.tie_embeddings else self.vocab_size * self.head_inputs
@@ -333,6 +338,10 @@ class ModelConfig:
         # Parts of fields that every executor knows.
         found |= layer_features(self.layers)
         rotaries = [x for x in (self.rotary, self.local_rotary) if x is not None]
+        if self.experts is not None and self.experts.limit is not None:
+            found["experts.limit"] = self.experts.limit
+        if self.experts is not None and self.experts.scores == "sqrtsoftplus":
+            found["experts.scores"] = self.experts.scores
         if amplitudes := [x.amplitude for x in rotaries if x.amplitude != 1]:
             found["rotary.amplitude"] = amplitudes[0]
         if parts := [x.part for x in rotaries if x.part != 1]:
@@ -519,6 +528,11 @@ class ModelConfig:
             raise ConfigError(
                 f"altup: expected one lane, and layers of {PLACES} modules, got {self.num_lanes} "
                 f"and {', '.join(map(str, sorted(places)))}"
+            )
+        if self.hyper is not None and (places != {len(HYPER)} or self.num_lanes > 1 or self.altup):
+            raise ConfigError(
+                f"hyper: expected one lane, layers of {len(HYPER)} modules and no altup, got "
+                f"{self.num_lanes} and {', '.join(map(str, sorted(places)))}"
             )
         if self.local_rotary is not None and self.local_rotary.style != self.rotary.style:
             raise ConfigError(

@@ -2,11 +2,14 @@
 
 A matrix NAME [R, K] is there as E4M3 codes (sign, four bits of exponent, three of mantissa; no
 infinity, and 0x7f and 0xff are no number), NAME_scale_inv beside it has a scale for each block of,
-mostly, 128 rows by 128 columns; the last ones are cut off. Ministral 3 and Mistral 4 have one scale
-for a whole matrix, and beside it the scale by which their activations were rounded, which is not
-read: how activations are rounded is the executor's. A weight is code * scale, computed in
-float32 and rounded to the dtype that config.json names: what Transformers makes
-of it, bit for bit. Matrices that were left as floats are there without scales.
+mostly, 128 rows by 128 columns; the last ones are cut off. A weight is code * scale, computed in
+float32 and rounded to the dtype that config.json names: what Transformers makes of it, bit for bit.
+Matrices that were left as floats are there without scales.
+
+Ministral 3 and Mistral 4 have one scale for a whole matrix, and beside it the scale by which their
+activations were rounded, which is not read: how activations are rounded is the executor's.
+DeepSeek-V4's scales are powers of two (E8M0), in "scale" in the place of a name's "weight"; its
+experts are 4-bit floats (E2M1), two a byte, with a scale for each 32 of a row.
 
 Codes are widened a few rows at a time, so that the work needs some megabytes beside the result.
 
@@ -35,7 +38,12 @@ LARGEST = 448.0  # of the codes' numbers
 CHUNK = 1 << 20  # codes that are widened at a time
 
 _SCALES, _ACTIVATIONS = "_scale_inv", "activation_scale"
-_FLOATS = ("F32", "BF16", "F16")
+_FLOATS = ("F32", "BF16", "F16", "F8_E8M0")
+# Two 4-bit floats a byte, the one with the lower bits first, and what their codes mean.
+PAIRS = DTYPES["I8"]
+_HALVES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+_HALVES = np.concatenate([_HALVES, -_HALVES])
+_SHARED = 32  # of a row that share a scale
 # Largest number of each dtype that weights may have.
 _MOST = {
     "bfloat16": (2 - 2.0**-7) * 2.0**127,
@@ -54,9 +62,14 @@ class Float8:
     block: tuple[int, int] | None
     dtype: str
 
-    def scales_of(self, name: str) -> str:
-        """Return the name of the tensor that has a matrix's scales."""
-        return name + _SCALES
+    def scales_of(self, name: str) -> tuple[str, ...]:
+        """Return how the tensor may be called that has a matrix's scales."""
+        other = (name.removesuffix("weight") + "scale",) if name.endswith(".weight") else ()
+        return (name + _SCALES, *other)
+
+    def shape_of(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
+        """Return the shape of a matrix whose codes are of a dtype."""
+        return (*shape[:-1], 2 * shape[-1]) if dtype == PAIRS else shape
 
     def activations_of(self, name: str) -> str:
         """Return the name of the tensor that has a scale of what a matrix meets."""
@@ -72,6 +85,8 @@ class Float8:
         shape = codes.shape
         if len(shape) != 2:
             raise CheckpointError(f"{at}: expected a matrix of 8-bit floats, got shape {shape}")
+        if codes.dtype == PAIRS:
+            return self._widen_pairs(at, codes, scales)
         block = self.block or (MAX_SIZE, MAX_SIZE)
         if self.block is None and scales.size == 1:
             scales = scales.reshape(1, 1)
@@ -83,7 +98,7 @@ class Float8:
                 f"{list(scales.shape)} in {DTYPE_NAMES[scales.dtype]}"
             )
         wide = scales.astype(np.float32)
-        self._check_scales(at, wide)
+        self._check_scales(at, wide, LARGEST)
         rows, columns = shape
         found = np.empty(shape, np.dtype(self.dtype))
         step = max(1, CHUNK // max(columns, 1))
@@ -97,8 +112,27 @@ class Float8:
             found[begin : begin + step] = numbers  # rounds to nearest, ties to even
         return found
 
-    def _check_scales(self, at: str, scales: npt.NDArray[np.float32]) -> None:
-        most = _MOST[self.dtype] / LARGEST
+    def _widen_pairs(self, at: str, codes: Array, scales: Array) -> Array:
+        rows, columns = self.shape_of(codes.shape, codes.dtype)
+        grid = (rows, columns // _SHARED)
+        if scales.shape != grid or columns % _SHARED or scales.dtype != DTYPES["F8_E8M0"]:
+            raise CheckpointError(
+                f"{at}: expected scales of shape {list(grid)} in F8_E8M0 beside it, one for each "
+                f"{_SHARED} of a row, got {list(scales.shape)} in {DTYPE_NAMES[scales.dtype]}"
+            )
+        wide = scales.astype(np.float32)
+        self._check_scales(at, wide, float(_HALVES.max()))
+        found = np.empty((rows, columns), np.dtype(self.dtype))
+        step = max(1, CHUNK // columns)
+        for begin in range(0, rows, step):
+            own = codes[begin : begin + step].view(np.uint8)
+            numbers = _HALVES[np.stack([own & 15, own >> 4], axis=-1)].reshape(len(own), -1)
+            numbers *= np.repeat(wide[begin : begin + step], _SHARED, axis=1)
+            found[begin : begin + step] = numbers
+        return found
+
+    def _check_scales(self, at: str, scales: npt.NDArray[np.float32], largest: float) -> None:
+        most = _MOST[self.dtype] / largest
         wrong = ~(np.abs(scales) <= most)  # also of what is no number
         if wrong.any():
             raise CheckpointError(

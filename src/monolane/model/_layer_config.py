@@ -52,6 +52,7 @@ class LayerConfig:
     window: int | None = None  # keys visible to a query, itself included; None: all before it
     rotary: LayerRotary = "main"  # which of the config's rotaries turns queries and keys, if any
     experts: bool = False  # the MLP is a mixture, of the config's ``experts``
+    hashed: bool = False  # its experts are those that a table says of a token's id
     delta: bool = False  # in place of attention a gated delta rule, the config's ``delta``
     # Its modules in their order, where they are not the two that this says: what stands in place of
     # attention, then the MLP or what stands in its place. The first joins the streams by
@@ -195,6 +196,8 @@ def layer_features(layers: Iterable[LayerConfig]) -> dict[str, str]:
             found.setdefault("layers.key_is_value", set()).add("true")
         if layer.keys_of is not None:
             found.setdefault("layers.keys_of", set()).add(str(layer.keys_of))
+        if layer.hashed:
+            found.setdefault("layers.hashed", set()).add("true")
         if layer.index_of is not None:
             found.setdefault("layers.index_of", set()).add(str(layer.index_of))
         for name, value in layer.sizes.items():

@@ -32,6 +32,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype(np.float32),
     "F64": np.dtype(np.float64),
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
     "BOOL": np.dtype(np.bool_),
     "I8": np.dtype(np.int8),
     "U8": np.dtype(np.uint8),

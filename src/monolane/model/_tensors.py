@@ -95,7 +95,9 @@ def _layer_shapes(config: ModelConfig, layer: int) -> Shapes:
         shapes |= {after: norm} if module.norm_after else {}
         shapes |= {Role.JOINT_NORM: norm} if module.joint_norm else {}
         shapes |= {Role.LAYER_SCALE: (1, 1)} if module.stream_scale else {}
-    return shapes if config.altup is None else config.altup.tensors(d) | shapes
+    for streams in (config.altup, config.hyper):
+        shapes = shapes if streams is None else streams.tensors(d) | shapes
+    return shapes
 
 
 @lru_cache(maxsize=256)

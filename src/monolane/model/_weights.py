@@ -472,7 +472,7 @@ def _check(config: ModelConfig, spec: TensorSpec, checkpoint: Checkpoint) -> Non
         raise CheckpointError(
             f"{at}: expected shape {list(spec.shape)} from config.json, got {list(shape)}"
         )
-    allowed = _dtypes(config, spec.part)
+    allowed = ("I32", "I64") if spec.role is Role.EXPERT_TABLE else _dtypes(config, spec.part)
     if dtype not in [DTYPES[name] for name in allowed]:
         expected = allowed[0] if len(allowed) == 1 else f"one of {', '.join(allowed)}"
         raise CheckpointError(f"{at}: expected {expected}, got {DTYPE_NAMES[dtype]}")

@@ -157,7 +157,7 @@ class Role(StrEnum):
     INDEX_BIAS = "index_bias", Kind.VECTOR
     INDEX_KV_NORM = "index_kv_norm", Kind.NORM
     # The experts of each token, where these are told and not chosen.
-    EXPERT_TABLE = "expert_table", Kind.VECTOR  # [V, k]: whole numbers
+    EXPERT_TABLE = "expert_table", Kind.VECTOR  # [1, V, k]: whole numbers
     # Of hyper-connections, see model/_hyper.py; the last three are outside the layers.
     HYPER_1 = "hyper_1", Kind.KEPT  # [1, (2 + A)*A, A*D], of what is before a layer's first module
     HYPER_1_BASE = "hyper_1_base", Kind.VECTOR  # [1, (2 + A)*A]

@@ -20,6 +20,7 @@ from monolane.reference._operations import (
     GATES,
     Floats,
     attend,
+    attend_seen,
     cap_logits,
     choose_keys,
     gelu_tanh,
@@ -32,6 +33,7 @@ from monolane.reference._operations import (
     sigmoid,
     silu,
     softmax,
+    softplus,
 )
 from monolane.reference._penalties import count_seen, penalised
 from monolane.reference._rounding import find_rounding
@@ -47,6 +49,7 @@ __all__ = [
     "Row",
     "allowed_tokens",
     "attend",
+    "attend_seen",
     "cap_logits",
     "choose",
     "choose_keys",
@@ -68,4 +71,5 @@ __all__ = [
     "sigmoid",
     "silu",
     "softmax",
+    "softplus",
 ]

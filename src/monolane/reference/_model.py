@@ -14,9 +14,14 @@ from monolane.reference._cache import Cache
 from monolane.reference._computation import find_computation
 from monolane.reference._layer_pass import LayerPass
 from monolane.reference._operations import Floats, cap_logits, linear, norm_stream, reduce
-from monolane.reference._streams import AltUpStreams, Streams
+from monolane.reference._streams import begin_streams
 
 Layer = dict[Role, Floats]
+# Features that no other executor computes.
+_ALONE = (
+    *("altup", "index", "layers.index_of"),
+    *("hyper", "layers.hashed", "experts.limit", "experts.scores"),
+)
 
 
 class ReferenceModel:
@@ -25,8 +30,7 @@ class ReferenceModel:
     def __init__(self, weights: Weights) -> None:
         weights = weights.dequantized()
         self.config = weights.config
-        alone = ("altup", "index", "layers.index_of")  # what no other executor computes
-        self.config.check_features("reference", *COMMON_FEATURES, *alone)
+        self.config.check_features("reference", *COMMON_FEATURES, *_ALONE)
         self._outer = {role: _float32(array) for role, array in weights.outer.items()}
         self._layers = [
             {role: _float32(array) for role, array in layer.items()} for layer in weights.layers
@@ -71,8 +75,7 @@ class ReferenceModel:
         self._check_states(states, len(ids_T))
         embedded_TD = self._outer[Role.EMBEDDING][ids_T] * np.float32(config.embedding_scale)
         x_LTD = np.repeat(embedded_TD[None], config.num_lanes, axis=0)
-        kind = Streams if config.altup is None else AltUpStreams
-        streams = kind(config, self._outer, x_LTD)
+        streams = begin_streams(config, self._outer, x_LTD)
         outputs: tuple[list[Floats], ...] = tuple([] for _ in JOINING_NORMS)
         seen: dict[int, npt.NDArray[np.bool_]] = {}
         for i, (modules, layer) in enumerate(zip(config.modules, self._layers, strict=True)):
@@ -95,6 +98,7 @@ class ReferenceModel:
             places = zip(modules, JOINING_NORMS, outputs, strict=False)
             for place, (module, (_, after), said) in enumerate(places):
                 if not module.beside:
+                    streams.read(place, layer)
                     layer_pass = replace(layer_pass, stream=streams.x)
                 before = norm_read_by(modules, place)
                 read = self._norm_if(module.norm_before, layer_pass.stream, layer, before)

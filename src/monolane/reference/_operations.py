@@ -80,19 +80,36 @@ def attend(
     more score, of a key whose value is 0. Of keys that are not ``seen`` nothing is seen. Values may
     be of another width than keys. Returns [L, T, H*h], h that of values.
     """
-    lanes, width, heads, head_dim = q_LTHh.shape
-    group = heads // k_LSKh.shape[2]  # query heads per KV head
-    k_LSHh = np.repeat(k_LSKh, group, axis=2)
-    v_LSHh = np.repeat(v_LSKh, group, axis=2)
-    scores = np.einsum("lthc,lshc->lhts", q_LTHh, k_LSHh, optimize=True)
-    scores *= np.float32(head_dim**-0.5 if scale is None else scale)
-    scores = cap_logits(scores, 1.0, cap)
+    width, head_dim = q_LTHh.shape[1], q_LTHh.shape[3]
     query = np.arange(first_position, first_position + width)[:, None]
     key = np.arange(k_LSKh.shape[1])[None, :]
     hidden = key > query
     if window is not None:
         hidden |= key < query // window * window if chunked else key <= query - window
-    scores[..., hidden if seen_TS is None else hidden | ~seen_TS] = -np.inf
+    if seen_TS is not None:
+        hidden |= ~seen_TS
+    factor = head_dim**-0.5 if scale is None else scale
+    return attend_seen(q_LTHh, k_LSKh, v_LSKh, hidden, factor, sinks_LH, cap)
+
+
+def attend_seen(
+    q_LTHh: Floats,
+    k_LSKh: Floats,
+    v_LSKh: Floats,
+    hidden_TS: npt.NDArray[np.bool_],
+    scale: float,
+    sinks_LH: Floats | None = None,
+    cap: float | None = None,
+) -> Floats:
+    """The same of queries that see all keys but those that are ``hidden``."""
+    lanes, width, heads, _ = q_LTHh.shape
+    group = heads // k_LSKh.shape[2]  # query heads per KV head
+    k_LSHh = np.repeat(k_LSKh, group, axis=2)
+    v_LSHh = np.repeat(v_LSKh, group, axis=2)
+    scores = np.einsum("lthc,lshc->lhts", q_LTHh, k_LSHh, optimize=True)
+    scores *= np.float32(scale)
+    scores = cap_logits(scores, 1.0, cap)
+    scores[..., hidden_TS] = -np.inf
     if sinks_LH is not None:
         sinks = np.broadcast_to(sinks_LH[:, :, None, None], (*scores.shape[:3], 1))
         scores = np.concatenate([scores, sinks], axis=-1)
@@ -136,6 +153,12 @@ def sigmoid(x: Floats) -> Floats:
     """1 / (1 + exp(-x)), by the branch that cannot overflow."""
     e = np.exp(-np.abs(x))
     found: Floats = np.where(x >= 0, 1, e) / (1 + e)
+    return found
+
+
+def softplus(x: Floats) -> Floats:
+    """ln(1 + exp(x)), which cannot overflow."""
+    found: Floats = np.logaddexp(x, np.float32(0))
     return found
 
 

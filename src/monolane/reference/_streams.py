@@ -1,14 +1,14 @@
 """The residual streams of a pass: how modules join them, and what layers begin with.
 
-Shape legend: L lanes, T tokens, D hidden, A streams of AltUp, of which a model has one lane.
+Shape legend: L lanes, T tokens, D hidden, A streams of a model that has several, and one lane.
 """
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from monolane.model import ALTUP_IN, ALTUP_OUT, ModelConfig, Role
-from monolane.reference._operations import Floats, linear, rms_norm
+from monolane.model import ALTUP_IN, ALTUP_OUT, HYPER, HYPER_OUT, ModelConfig, Role
+from monolane.reference._operations import Floats, linear, rms_norm, sigmoid, softmax
 
 _LEAST = np.float32(1e-5)  # of the mean square by which a stream's length is divided
 
@@ -21,6 +21,9 @@ class Streams:
 
     def enter(self, layer: Mapping[Role, Floats]) -> None:
         """Begin a layer."""
+
+    def read(self, place: int, layer: Mapping[Role, Floats]) -> None:
+        """Have ``x`` be what the module in a layer's place reads."""
 
     def join(self, place: int, layer: Mapping[Role, Floats], gain: Floats) -> None:
         """Add what the module in a layer's place says."""
@@ -81,9 +84,65 @@ class AltUpStreams(Streams):
         return bent
 
 
+class HyperStreams(Streams):
+    """Several streams that each module reads as one and writes to all: see model/_hyper.py."""
+
+    def __init__(self, config: ModelConfig, outer: Mapping[Role, Floats], x_LTD: Floats) -> None:
+        super().__init__(config, outer, x_LTD)
+        assert config.hyper is not None
+        self.hyper = config.hyper
+        self.h = np.repeat(x_LTD, self.hyper.streams, axis=0)  # [A, T, D]
+
+    def read(self, place: int, layer: Mapping[Role, Floats]) -> None:
+        """Add the streams up, and work out how what the module says will join them."""
+        fn, base, scale = (layer[role] for role in HYPER[place])
+        count, eps = self.hyper.streams, np.float32(self.hyper.eps)
+        said_TX, parts = self._said(fn), (count, 2 * count)
+        in_TA, out_TA, mix_TX = np.split(said_TX, parts, axis=-1)
+        in_base, out_base, mix_base = np.split(base[0], parts)
+        self.x = self._sum(in_TA * scale[0, 0] + in_base)
+        self._out_TA = np.float32(2) * sigmoid(out_TA * scale[0, 1] + out_base)
+        mix_TAA = softmax((mix_TX * scale[0, 2] + mix_base).reshape(-1, count, count)) + eps
+        mix_TAA = mix_TAA / (mix_TAA.sum(axis=1, keepdims=True) + eps)
+        for _ in range(self.hyper.rounds - 1):
+            mix_TAA = mix_TAA / (mix_TAA.sum(axis=2, keepdims=True) + eps)
+            mix_TAA = mix_TAA / (mix_TAA.sum(axis=1, keepdims=True) + eps)
+        self._mix_TAA = mix_TAA
+
+    def join(self, place: int, layer: Mapping[Role, Floats], gain: Floats) -> None:
+        """Mix the streams, and add what the module says to each."""
+        del place, layer
+        mixed = np.einsum("tjk,jtd->ktd", self._mix_TAA, self.h, optimize=True)
+        self.h = self._out_TA.T[:, :, None] * gain + mixed
+
+    def leave(self) -> Floats:
+        """Return their sum, of shares of its own: [1, T, D]."""
+        fn, base, scale = (self.outer[role] for role in HYPER_OUT)
+        return self._sum(self._said(fn) * scale[0, 0] + base[0])
+
+    def _said(self, fn_1XY: Floats) -> Floats:
+        """Return what a matrix makes of all streams, normed as one: [T, X]."""
+        flat_1TY = self.h.swapaxes(0, 1).reshape(1, self.h.shape[1], -1)
+        normed = rms_norm(flat_1TY, np.ones((1, 1), np.float32), self.config.norm_eps)
+        said: Floats = linear(normed, fn_1XY)[0]
+        return said
+
+    def _sum(self, shares_TA: Floats) -> Floats:
+        shares = sigmoid(shares_TA) + np.float32(self.hyper.eps)
+        summed: Floats = (shares.T[:, :, None] * self.h).sum(axis=0, keepdims=True)
+        return summed
+
+
 def _as_long(x: Floats, first: Floats) -> Floats:
     """Scale each token's numbers so that their mean square is that of the first stream."""
     wanted = np.sqrt(np.mean(first * first, axis=-1, keepdims=True))
     own = np.sqrt(np.maximum(np.mean(x * x, axis=-1, keepdims=True), _LEAST))
     scaled: Floats = x * wanted / own
     return scaled
+
+
+def begin_streams(config: ModelConfig, outer: Mapping[Role, Floats], x_LTD: Floats) -> Streams:
+    """Return the streams of a pass, of what is embedded."""
+    if config.altup is not None:
+        return AltUpStreams(config, outer, x_LTD)
+    return (Streams if config.hyper is None else HyperStreams)(config, outer, x_LTD)

@@ -31,6 +31,7 @@ from monolane.model.families._gguf import (
 from monolane.model.families.bamba import BAMBA
 from monolane.model.families.cohere import COHERE, COHERE2
 from monolane.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from monolane.model.families.deepseek_v4 import DEEPSEEK_V4
 from monolane.model.families.deepseek_v32 import DEEPSEEK_V32
 from monolane.model.families.ernie import ERNIE4_5, ERNIE4_5_MOE
 from monolane.model.families.exaone4 import EXAONE4
@@ -137,6 +138,7 @@ FAMILIES = (
     KIMI_K25,
     DEEPSEEK_V32,
     GLM_MOE_DSA,
+    DEEPSEEK_V4,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}

@@ -3,6 +3,8 @@
 Shape legend: T tokens, E experts, D hidden, X inner width of an expert.
 """
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -18,7 +20,14 @@ from monolane.reference import (
     rms_norm,
     sigmoid,
     softmax,
+    softplus,
 )
+
+_SCORES: Mapping[str, Callable[[Floats], Floats]] = {
+    "softmax": softmax,
+    "sigmoid": sigmoid,
+    "sqrtsoftplus": lambda x: np.sqrt(softplus(x)),
+}
 
 
 def choose_experts(
@@ -26,29 +35,31 @@ def choose_experts(
     experts: Experts,
     correction_E: Floats | None = None,
     scales_E: Floats | None = None,
+    told_Tk: npt.NDArray[np.int64] | None = None,
 ) -> Floats:
     """Return the weight of each expert for each token, [T, E]: 0 where it is not chosen.
 
     What is chosen is told in spec.py. The largest logits, or scores with their
     ``correction_E`` or added up; of equal ones the lowest index: a stable sort keeps their order.
+    Where they are ``told`` no logit chooses.
     """
-    scores_TE = sigmoid(logits_TE) if experts.scores == "sigmoid" else softmax(logits_TE)
+    scores_TE = _SCORES[experts.scores](logits_TE)
     by_scores = correction_E is not None or experts.group_best > 1
     ranked_TE = scores_TE if by_scores else logits_TE
     if correction_E is not None:
         ranked_TE = ranked_TE + correction_E
     if experts.chosen_groups < experts.groups:
         ranked_TE = np.where(_in_chosen_groups(ranked_TE, experts), ranked_TE, -np.inf)
-    chosen = _largest(ranked_TE, experts.chosen)
+    chosen = _largest(ranked_TE, experts.chosen) if told_Tk is None else told_Tk
     weights = np.take_along_axis(scores_TE, chosen, axis=-1)
     if experts.normalised:
         # Sigmoids may all be zero. Beside other sums this is none, in float32.
         weights = weights / (weights.sum(axis=-1, keepdims=True) + np.float32(1e-20))
     weights = weights * np.float32(experts.scale)
     found = np.zeros_like(logits_TE)
-    np.put_along_axis(
-        found, chosen, weights if scales_E is None else weights * scales_E[0, chosen], axis=-1
-    )
+    weights = weights if scales_E is None else weights * scales_E[0, chosen]
+    # A table may tell an expert twice, whose weights then add up.
+    np.add.at(found, (np.arange(len(found))[:, None], chosen), weights)
     return found
 
 
@@ -74,7 +85,9 @@ def _run(experts: Experts, p: LayerPass, x_1TD: Floats) -> Floats:
     logits_TE = linear(read_1TD, p.weights[Role.ROUTER])[0]
     logits_TE += p.weights.get(Role.ROUTER_BIAS, np.float32(0))
     correction, scales = (p.weights.get(x) for x in (Role.ROUTER_CORRECTION, Role.EXPERT_SCALES))
-    weights_TE = choose_experts(logits_TE, experts, correction, scales)
+    table = p.weights.get(Role.EXPERT_TABLE)
+    told = None if table is None else table[0, p.token_ids].astype(np.int64)
+    weights_TE = choose_experts(logits_TE, experts, correction, scales, told)
     y_1TD = np.zeros_like(x_1TD)
     for expert, weights_T in enumerate(weights_TE.T):
         mine = np.flatnonzero(weights_T)
@@ -102,10 +115,17 @@ def _expert(experts: Experts, p: LayerPass, expert: int, x_1TD: Floats) -> Float
     up = product(x_1TD, Role.EXPERT_UP, Role.EXPERT_UP_BIAS)
     if experts.gated:
         gate = product(x_1TD, Role.EXPERT_GATE, Role.EXPERT_GATE_BIAS)
-        hidden = GATES[experts.activation](gate, up)
+        hidden = _gated(experts, gate, up)
     else:
         hidden = relu_squared(up)
     return product(hidden, Role.EXPERT_DOWN, Role.EXPERT_DOWN_BIAS)
+
+
+def _gated(experts: Experts, gate: Floats, up: Floats) -> Floats:
+    if experts.limit is not None:
+        limit = np.float32(experts.limit)
+        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+    return GATES[experts.activation](gate, up)
 
 
 def _shared(experts: Experts, p: LayerPass, x_1TD: Floats) -> Floats:
@@ -113,7 +133,7 @@ def _shared(experts: Experts, p: LayerPass, x_1TD: Floats) -> Floats:
     up = linear(x_1TD, p.weights[Role.SHARED_UP])
     if experts.gated:
         gate = linear(x_1TD, p.weights[Role.SHARED_GATE])
-        hidden = GATES[experts.activation](gate, up)
+        hidden = _gated(experts, gate, up)
     else:
         hidden = relu_squared(up)
     made_1TD = linear(hidden, p.weights[Role.SHARED_DOWN])

@@ -9,7 +9,7 @@ other tokens a pass carries.
 What some families have besides, each by itself:
 
 biases      each product of router and experts has one, added to it at once
-scores      "sigmoid": p_e = sigmoid(l_e)
+scores      "sigmoid": p_e = sigmoid(l_e); "sqrtsoftplus": p_e = sqrt(ln(1 + exp(l_e)))
 corrected   chosen by p_e + c_e, of which c is a weight of the router; the weights are p still
 groups      experts are so many groups of consecutive ones. ``chosen_groups`` of them, with the
             largest sums of their ``group_best`` largest p + c, are all that is chosen from; of
@@ -21,13 +21,15 @@ router_norm the router reads the stream by a norm of its own, whose scales are a
 weigh_inputs
             what a chosen expert reads is multiplied by its weight, and what it says is not
 each_scaled a chosen expert's weight is multiplied by a number of its own at last
+limit       gates are cut off above it, and what they multiply above it and below its negative
+table       the chosen experts of a token are those that a table says of its id, of so many ids
 shared_expert_gate
             its output is multiplied by sigmoid(g . x) first, x what the router reads and g a row
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from monolane._structs import Field, Struct
 from monolane.errors import ConfigError
@@ -45,8 +47,8 @@ from monolane.ops._spec import (
 # More than any published model has; bounds what a hostile config.json can make us allocate.
 MAX_EXPERTS = 4096
 
-Scores = Literal["softmax", "sigmoid"]
-_SCORES: tuple[Scores, ...] = ("softmax", "sigmoid")
+Scores = Literal["softmax", "sigmoid", "sqrtsoftplus"]
+_SCORES: tuple[Scores, ...] = get_args(Scores)
 
 _STRUCT = Struct(
     "PlanExperts",
@@ -95,6 +97,8 @@ class Experts(Operation):
     router_norm: bool = False
     each_scaled: bool = False
     weigh_inputs: bool = False
+    limit: float | None = None
+    table: int = 0  # 0: there is none
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_EXPERTS:
@@ -105,6 +109,13 @@ class Experts(Operation):
                 f"got {self.chosen}"
             )
         self._check_groups()
+        if self.limit is not None and not 0 < self.limit < 1e30:
+            raise ConfigError(f"experts: expected a limit above 0, got {self.limit}")
+        if not 0 <= self.table <= MAX_SIZE or (self.table and self.corrected):
+            raise ConfigError(
+                f"experts: expected a table of 0 to {MAX_SIZE} ids, and none where experts are "
+                f"chosen with a correction, got {self.table}"
+            )
         if not 0 < self.scale < 1e30:
             raise ConfigError(f"experts: expected a scale above 0, got {self.scale}")
         if not 0 <= self.shared <= MAX_SIZE:
@@ -163,6 +174,8 @@ class Experts(Operation):
             shapes[Role.ROUTER_BIAS] = (1, self.count)
         if self.corrected:
             shapes[Role.ROUTER_CORRECTION] = (1, self.count)
+        if self.table:
+            shapes[Role.EXPERT_TABLE] = (1, self.table, self.chosen)
         rows = (1, self.inner, hidden)
         shapes |= {Role.EXPERT_GATE: rows, Role.EXPERT_UP: rows}
         shapes[Role.EXPERT_DOWN] = (1, hidden, self.inner)

@@ -128,8 +128,11 @@ class Tagged(Shape):
         if kind == "texts":
             return f"({' | '.join(map(in_json, schema['enum']))}) {end}", []
         mark = self.end_value.rstrip("\n")
-        if mark in marks:
-            return f"TEXT_VALUE {end}", [r"TEXT_VALUE: /(.|\n)*/"]
+        token = next((one for one in marks if one in mark), None)
+        if token is not None:  # which is in no text: to the first one, and what is before it
+            before, _, behind = self.end_value.partition(token)
+            end = literal_rule(token + behind, marks)
+            return f"TEXT_VALUE {end}", [rf"TEXT_VALUE: /(.|\n)*{regex_of(before)}/"]
         # To the first end tag, wherever a token cuts it.
         behind = literal_rule(self.end_value.removeprefix(mark), marks)
         return f"text_value {behind}", [rf"text_value[lazy]: /(.|\n)*{regex_of(mark)}/"]
