@@ -17,6 +17,7 @@
 #include "abi/advance.h"
 #include "abi/plan.h"
 #include "draft/draft_model.h"
+#include "draft/eagle_drafter.h"
 #include "draft/heads_drafter.h"
 #include "draft/pass_cost.h"
 #include "memory/worker_threads.h"
@@ -73,6 +74,9 @@ class Executor final : public DraftModel {
   // From the next epoch on, has heads draft. Throws std::invalid_argument if their shapes are not
   // the model's, or there are several ranks.
   void set_heads(const HeadsWeights& heads);
+
+  // The same of an EAGLE-3 drafter, which reads the stream before each of these layers.
+  void set_eagle(const EagleWeights& weights, const std::vector<int>& layers);
 
   // For tests and measurements: see Speculation::script.
   void script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {
