@@ -30,6 +30,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "trace": ("--out", "trace"),
     "data prepare": ("recipe", "out"),
     "tune heads": ("demo", "out"),
+    "tune eagle": ("demo", "out"),
     "data report": ("corpus",),
     "data show": ("corpus",),
     "eval tasks": ("--tasks", "perplexity", "--out", "out"),

@@ -8,11 +8,13 @@ Shape legend: D hidden, F inner, H query heads, K KV heads, h head width, R draf
 vocabulary of the model.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -21,9 +23,11 @@ from monolane.model._checkpoint import Checkpoint
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields, read_json_object
 from monolane.model._rotary import Rotary
+from monolane.model._safetensors import write_safetensors
 from monolane.model.families import parse_config
 
-_CONFIG = "config.json"
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_POSITIONS = 131072  # that a drafter is said to take: as many as are drafted for
 _ARCHITECTURE = "LlamaForCausalLMEagle3"
 _GROUP = 32  # columns that share a scale in the int8 products: every width is a multiple
 _PLAIN = ("bfloat16", "float16", "float32")
@@ -110,6 +114,44 @@ class Eagle:
                 f"{source}: eagle_aux_hidden_state_layer_ids: expected layers of the model, which "
                 f"has {config.num_layers}, got those before {layers}"
             )
+
+    def write(self, folder: Path) -> None:
+        """Write the folder, which is there, for this and for other engines; weights as bfloat16.
+
+        Of a rotary that is not stretched.
+        """
+        heads, kv_heads, width = self.heads
+        assert self.rotary.scaling is None
+        layers = self.layers and [layer - 1 for layer in self.layers]
+        said = {
+            "architectures": [_ARCHITECTURE],
+            "model_type": "llama",
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.inner_size,
+            "num_hidden_layers": 1,
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
+            "head_dim": width,
+            "hidden_act": "silu",
+            "rms_norm_eps": self.norm_eps,
+            "rope_theta": self.rotary.theta,
+            "max_position_embeddings": _POSITIONS,
+            "vocab_size": self.vocab_size,
+            "draft_vocab_size": len(self.tokens),
+            "norm_before_residual": self.norm_joins,
+            "tie_word_embeddings": False,
+            "torch_dtype": "bfloat16",
+            "eagle_config": {
+                "use_aux_hidden_state": True,
+                "eagle_aux_hidden_state_layer_ids": layers,
+            },
+        }
+        (folder / _CONFIG).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+        chosen = np.zeros(self.vocab_size, np.bool_)
+        chosen[self.tokens] = True
+        arrays = [(NAMES[n], x.astype(ml_dtypes.bfloat16)) for n, x in self.weights.items()]
+        more = self.tokens.astype(np.int64) - np.arange(len(self.tokens))
+        write_safetensors(folder / _WEIGHTS, [*arrays, ("d2t", more), ("t2d", chosen)])
 
     @staticmethod
     def open(folder: Path) -> "Eagle":
