@@ -62,7 +62,10 @@ class EagleDrafter final : public JointDrafter {
   void see(int slot, int64_t position, const float* streams) override {
     states_.keep(slot, position, streams);
   }
-  void forget(int slot) override { states_.forget(slot); }
+  void forget(int slot) override {
+    states_.forget(slot);
+    read_[slot].first = 0;  // tokens may be the same, behind others
+  }
   void draft(std::vector<DraftAsk>& asks, const GoOn& go_on, const std::function<void()>& lend,
              const std::atomic<bool>& stop) override;
   void take_part(int worker) override;

@@ -1,7 +1,7 @@
 """EAGLE-3 drafters from folders: what is computed, what is drafted, and what is refused.
 
-No published drafter is at hand. Here are random ones in the layout that SpecForge and the authors
-write; what they compute is written down a second time with torch, as the authors' code has it.
+Neither the authors' code nor a published drafter is at hand. Here are random ones in the layout
+that SpecForge writes; what they compute is written down a second time with torch.
 """
 
 import json
@@ -116,7 +116,7 @@ def drafter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def theirs(folder: Path, embedding: Any, ids: Any, streams: Any) -> tuple[Any, Any]:
-    """What the authors' code computes of tokens [T], each with three streams [T, 3D] before it."""
+    """The method in torch, of tokens [T], each with three streams [T, 3D] of the one before."""
     raw = json.loads((folder / "config.json").read_text())
     config = transformers.LlamaConfig(**raw)
     w = pytest.importorskip("safetensors.torch").load_file(folder / "model.safetensors")
@@ -155,7 +155,7 @@ def streams_of(weights: Weights, eagle: Eagle, ids: list[int]) -> Any:
     return np.concatenate(found, axis=-1)
 
 
-def test_the_drafter_is_that_of_the_authors(model: Path, drafter: Path) -> None:
+def test_the_oracle_is_what_torch_computes(model: Path, drafter: Path) -> None:
     weights, mine = oracle(model, drafter)
     ids = np.random.default_rng(2).integers(V, size=30)
     streams = np.random.default_rng(3).normal(size=(30, 3 * D)).astype(np.float32)

@@ -107,7 +107,7 @@ def tune_eagle(
     save_every: _SaveEvery = 200,
     overwrite: options.ReplaceOut = False,
 ) -> None:
-    """Train an EAGLE-3 drafter for a model, for this and for other engines.
+    """Train an EAGLE-3 drafter for a model, in the layout that SpecForge writes.
 
     --draft OUT then makes its answers faster. It learns from what 'monolane tune heads' learns
     from. The model's streams are read by the reference backend: seconds for each text of a small
