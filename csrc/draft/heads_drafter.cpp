@@ -1,43 +1,17 @@
 #include "draft/heads_drafter.h"
 
 #include <cstring>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 
 #include "memory/token_ring.h"
-#include "sample/gumbel.h"
-#include "sample/token_order.h"
 
 namespace monolane {
 namespace {
 
-constexpr size_t kMostRanked = 64;  // tokens that a sampled draw looks at: hardly any goes beyond
-
 size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
 
-// A worker's rows: whole panels.
-int64_t share_begin(int64_t rows, int worker, int workers) {
-  if (worker == workers) return rows;
-  return rows / kPanelRows * worker / workers * kPanelRows;
-}
-
 }  // namespace
-
-HeadsDrafter::Codes::Codes(const float* values, int64_t rows, int64_t columns) {
-  const Format used = repacked_of(Format::kI8);
-  if (columns % column_step(Format::kI8) != 0) {
-    throw std::invalid_argument("heads: expected rows of a multiple of " +
-                                std::to_string(column_step(Format::kI8)) + " columns, got " +
-                                std::to_string(columns));
-  }
-  std::vector<char> codes(rows * row_bytes(Format::kI8, columns));
-  std::vector<uint16_t> scales(rows * (columns / kGroup));
-  quantize_rows(Format::kI8, Format::kF32, values, rows, columns, codes.data(), scales.data());
-  data = std::make_unique<Arena>(static_cast<size_t>(panels_bytes(used, rows, columns)));
-  repack_rows({codes.data(), scales.data(), rows, columns, Format::kI8}, data->as<char>());
-  matrix = {data->as<char>(), nullptr, rows, columns, used};
-}
 
 HeadsDrafter::HeadsDrafter(const Kernels& kernels, const Matrix& embedding,
                            const HeadsWeights& weights, int workers, int slots)
@@ -47,16 +21,16 @@ HeadsDrafter::HeadsDrafter(const Kernels& kernels, const Matrix& embedding,
       inner_(weights.inner),
       drafted_(weights.drafted),
       norm_eps_(weights.norm_eps),
-      tokens_(weights.tokens, weights.tokens + weights.drafted),
+      choice_({weights.tokens, weights.tokens + weights.drafted}),
       ones_(weights.hidden, 1.0f),
-      gate_(weights.gate, weights.inner, 2 * weights.hidden),
-      up_(weights.up, weights.inner, 2 * weights.hidden),
-      down_(weights.down, weights.hidden, weights.inner),
-      head_(weights.head, weights.drafted, weights.hidden),
+      gate_(weights.gate, Format::kF32, weights.inner, 2 * weights.hidden),
+      up_(weights.up, Format::kF32, weights.inner, 2 * weights.hidden),
+      down_(weights.down, Format::kF32, weights.hidden, weights.inner),
+      head_(weights.head, Format::kF32, weights.drafted, weights.hidden),
       workers_(workers),
       met_(workers),
       cost_(slots) {
-  for (const int32_t token : tokens_) {
+  for (const int32_t token : choice_.tokens()) {
     if (token >= 0 && token < weights.vocab) continue;
     throw std::invalid_argument("heads: expected tokens from 0 to " +
                                 std::to_string(weights.vocab - 1) + ", got " +
@@ -168,7 +142,7 @@ void HeadsDrafter::pack(Worker& w, const float* x, int64_t columns) const {
 }
 
 // A worker's rows of a product, [T, its rows].
-void HeadsDrafter::multiply(Worker& w, int worker, const Codes& codes, float* y) const {
+void HeadsDrafter::multiply(Worker& w, int worker, const Int8Matrix& codes, float* y) const {
   const int workers = static_cast<int>(workers_.size());
   const int64_t begin = share_begin(codes.matrix.rows, worker, workers);
   const int64_t end = share_begin(codes.matrix.rows, worker + 1, workers);
@@ -187,9 +161,9 @@ void HeadsDrafter::draw_tokens() {
     const DraftAsk& ask = *running.ask;
     const float* logits = logits_->as<float>() + static_cast<int64_t>(t) * drafted_;
     const uint32_t position = static_cast<uint32_t>(ask.tokens->size()) + running.drafted;
-    const int32_t row = draw(logits, ask.advance->draw, position);
+    const int32_t row = choice_.draw(logits, ask.advance->draw, position);
     const float stated = chance_of(logits, static_cast<int32_t>(drafted_), row);
-    running.last = tokens_[row];
+    running.last = choice_.token(row);
     const std::vector<int32_t>& stops = ask.advance->stop_ids;
     const bool ends = std::find(stops.begin(), stops.end(), running.last) != stops.end();
     const bool more = (*go_on_)(ask, running.last, stated);
@@ -203,39 +177,6 @@ void HeadsDrafter::draw_tokens() {
     running_[kept++] = running;
   }
   running_.resize(kept);
-}
-
-// The row of `logits` that a sequence would draw, of the best ones, as docs/sampling.md has it; it
-// knows nothing of penalties, biases and masks.
-int32_t HeadsDrafter::draw(const float* logits, const Draw& draw, uint32_t position) {
-  const float* end = logits + drafted_;
-  const int32_t best = static_cast<int32_t>(std::max_element(logits, end) - logits);
-  if (draw.temperature <= 0) return best;
-  size_t count = std::min(kMostRanked, static_cast<size_t>(drafted_));
-  if (draw.top_k > 0) count = std::min<size_t>(count, draw.top_k);
-  ranked_.resize(drafted_);
-  std::iota(ranked_.begin(), ranked_.end(), 0);
-  const Before before_other{logits};
-  std::nth_element(ranked_.begin(), ranked_.begin() + (count - 1), ranked_.end(), before_other);
-  std::sort(ranked_.begin(), ranked_.begin() + count, before_other);
-  const auto weight = [&](size_t rank) {
-    return std::exp((logits[ranked_[rank]] - logits[best]) / draw.temperature);
-  };
-  double all = 0, before = 0;
-  for (size_t i = 0; i < count; ++i) all += weight(i);
-  int32_t drawn = best;
-  float most = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const double mine = weight(i);
-    if (i > 0 && (before >= draw.top_p * all || mine < draw.min_p)) break;
-    const uint32_t token = static_cast<uint32_t>(tokens_[ranked_[i]]);
-    const float noisy =
-        logits[ranked_[i]] / draw.temperature + gumbel(philox_word(draw.seed, position, token));
-    if (i == 0 || noisy > most) drawn = ranked_[i];
-    if (i == 0 || noisy > most) most = noisy;
-    before += mine;
-  }
-  return drawn;
 }
 
 }  // namespace monolane

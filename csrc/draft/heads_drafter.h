@@ -20,6 +20,8 @@
 #include <memory>
 #include <vector>
 
+#include "draft/draft_choice.h"
+#include "draft/int8_matrix.h"
 #include "draft/joint_drafter.h"
 #include "draft/pass_cost.h"
 #include "kernels/kernels.h"
@@ -53,12 +55,6 @@ class HeadsDrafter final : public JointDrafter {
   double cost(int sequences) const override { return cost_.of(sequences); }
 
  private:
-  // A matrix in int8, in memory of its own.
-  struct Codes {
-    Codes(const float* values, int64_t rows, int64_t columns);
-    std::unique_ptr<Arena> data;
-    Matrix matrix;
-  };
   // A sequence that goes on drafting.
   struct Running {
     const DraftAsk* ask;
@@ -75,18 +71,17 @@ class HeadsDrafter final : public JointDrafter {
   void meet(int worker);
   void run_block(int worker);
   void run_head(int worker);
-  void multiply(Worker& w, int worker, const Codes& codes, float* y) const;
+  void multiply(Worker& w, int worker, const Int8Matrix& codes, float* y) const;
   void pack(Worker& w, const float* x, int64_t columns) const;
   void draw_tokens();
-  int32_t draw(const float* logits, const Draw& draw, uint32_t position);
 
   const Kernels& kernels_;
   const Matrix embedding_;  // [V, D]
   const int64_t hidden_, inner_, drafted_;
   const float norm_eps_;
-  const std::vector<int32_t> tokens_;  // [R]
-  const std::vector<float> ones_;      // [D] a norm without a scale
-  const Codes gate_, up_, down_, head_;
+  DraftChoice choice_;
+  const std::vector<float> ones_;  // [D] a norm without a scale
+  const Int8Matrix gate_, up_, down_, head_;
   std::unique_ptr<Arena> state_;    // [T, D]
   std::unique_ptr<Arena> product_;  // [T, F]
   std::unique_ptr<Arena> logits_;   // [T, R]
@@ -94,7 +89,6 @@ class HeadsDrafter final : public JointDrafter {
   std::vector<Worker> workers_;
   std::vector<Progress> met_;     // [workers] how often each has come to a meeting
   std::vector<Running> running_;  // the rows of a step; empty: the drafts are there
-  std::vector<int32_t> ranked_;   // scratch of a draw
   int steps_ = 0;                 // of a draft
   const GoOn* go_on_ = nullptr;
   const std::atomic<bool>* stop_ = nullptr;

@@ -39,8 +39,8 @@ class JointDrafter {
   virtual DraftBy by() const = 0;
   virtual bool reads_hidden() const { return false; }
 
-  // Whether it is told what the head read of every token, [D], by slot and position; and that a
-  // slot has another sequence from now on.
+  // Whether it is told what the head read of every token, [D], or the streams at the taps, one
+  // behind the other, by slot and position; and that a slot has another sequence from now on.
   virtual bool sees_states() const { return false; }
   virtual void see(int /*slot*/, int64_t /*position*/, const float* /*state*/) {}
   virtual void forget(int /*slot*/) {}

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "abi/pass.h"
 #include "abi/plan.h"
@@ -23,6 +24,12 @@
 namespace monolane {
 
 inline size_t floats(int64_t count) { return static_cast<size_t>(count) * sizeof(float); }
+
+// A place of the stream that drafters are shown: as it is before a layer. Of models with one lane.
+struct Tap {
+  int64_t phase;                // the first one of the layer
+  std::unique_ptr<Arena> rows;  // [T, D] of a pass, by the leader
+};
 
 struct Forward {
   // Throws std::invalid_argument if plan, seat, weights and kernels do not fit together.
@@ -52,6 +59,7 @@ struct Forward {
   Pass& pass;
 
   std::array<std::unique_ptr<Arena>, kPlanBuffers> buffers;  // null: it is not among these
+  std::vector<Tap> taps = {};
 };
 
 }  // namespace monolane

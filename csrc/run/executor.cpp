@@ -207,6 +207,36 @@ void Executor::give_adapter(int slot, int adapter) {
   forward_.adapters.give(slot, adapter);
 }
 
+void Executor::set_eagle(const EagleWeights& weights, const std::vector<int>& layers) {
+  check_idle("heads");
+  const PlanHeader& h = plan().header;
+  if (forward_.exchange.ranks() != 1 || h.lanes != 1 || weights.hidden != h.hidden ||
+      layers.size() != kEagleStreams) {
+    throw std::invalid_argument(
+        "heads: expected those of a model with " + std::to_string(h.hidden) +
+        " hidden columns, by three of its streams, in one rank and one lane, got " +
+        std::to_string(weights.hidden) + " columns and " + std::to_string(layers.size()) +
+        " streams, " + std::to_string(forward_.exchange.ranks()) + " ranks and " +
+        std::to_string(h.lanes) + " lanes");
+  }
+  std::vector<Tap> taps;
+  for (const int layer : layers) {
+    const auto& phases = plan().phases;
+    const auto first = std::find_if(phases.begin(), phases.end(),
+                                    [&](const PlanPhase& phase) { return phase.layer == layer; });
+    if (layer < 0 || first == phases.end()) {
+      throw std::invalid_argument("heads: expected layers of the model, got " +
+                                  std::to_string(layer));
+    }
+    const int64_t bytes = h.max_width * h.hidden * static_cast<int64_t>(sizeof(float));
+    taps.push_back({first - phases.begin(), std::make_unique<Arena>(static_cast<size_t>(bytes))});
+  }
+  scheduler_.speculation().set_joint(std::make_unique<EagleDrafter>(
+      forward_.kernels, forward_.weights.embedding, weights, static_cast<int>(workers_.size()),
+      forward_.sequences.slots(), h.context));
+  forward_.taps = std::move(taps);
+}
+
 void Executor::start(std::vector<Advance> advances) { begin(std::move(advances)); }
 
 void Executor::logits(int slot, std::vector<int32_t> tokens, std::vector<float> states,

@@ -17,6 +17,7 @@
 #include "abi/advance.h"
 #include "abi/plan.h"
 #include "draft/draft_model.h"
+#include "draft/eagle_drafter.h"
 #include "draft/heads_drafter.h"
 #include "draft/pass_cost.h"
 #include "memory/worker_threads.h"
@@ -80,6 +81,9 @@ class Executor final : public DraftModel {
   // Has a slot's sequence, which has no token yet, be that of an adapter; see Adapters::give.
   // Throws std::invalid_argument where it has some.
   void give_adapter(int slot, int adapter);
+
+  // The same of an EAGLE-3 drafter, which reads the stream before each of these layers.
+  void set_eagle(const EagleWeights& weights, const std::vector<int>& layers);
 
   // For tests and measurements: see Speculation::script.
   void script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {

@@ -357,14 +357,19 @@ void PassScheduler::keep_hidden(Running& running) {
   }
 }
 
-// Shows what the head read of every row to whoever drafts by that. Those of drafts that are wrong
-// are shown again, with the tokens in their place.
+// Shows what the head read of every row, or streams within, to whoever drafts by that. Those of
+// drafts that are wrong are shown again, with the tokens in their place.
 void PassScheduler::show_states() {
   JointDrafter* joint = speculation_.joint();
   if (joint == nullptr || !joint->sees_states()) return;
-  state_.resize(f_.plan.header.hidden);
+  const size_t hidden = f_.plan.header.hidden;
+  state_.resize(hidden * std::max<size_t>(1, f_.taps.size()));
   for (int32_t t = 0; t < f_.pass.width; ++t) {
-    merge_lanes(f_, t, state_.data());
+    if (f_.taps.empty()) merge_lanes(f_, t, state_.data());
+    float* next = state_.data();
+    for (const Tap& tap : f_.taps) {
+      next = std::copy_n(tap.rows->as<float>() + t * hidden, hidden, next);
+    }
     joint->see(f_.pass.rows[t].slot, f_.pass.rows[t].position, state_.data());
   }
 }

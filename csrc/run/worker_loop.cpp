@@ -1,6 +1,8 @@
 // The walk of the workers over the phases: who waits for whom, and what ends an epoch.
 #include "run/worker_loop.h"
 
+#include <algorithm>
+
 #include "ops/operations.h"
 #include "ops/stream.h"
 
@@ -61,9 +63,18 @@ bool await(Forward& f, const Worker& w, const PlanPhase& phase) {
   return true;
 }
 
+// Notes the stream where a drafter is shown it. A layer's first phase has had it gain all before.
+void tap(Forward& f, const Worker& w, const PlanPhase& phase) {
+  for (const Tap& tap : f.taps) {
+    if (tap.phase != f.index_of(phase)) continue;
+    std::copy_n(w.x->as<float>(), f.pass.width * f.plan.header.hidden, tap.rows->as<float>());
+  }
+}
+
 // The draw is behind the last phase's products, and within that phase.
 void run_phase(Forward& f, Worker& w, PassScheduler& scheduler, const PlanPhase& phase) {
   run(f, w, phase);
+  if (w.index == 0 && f.pass.offered && !f.taps.empty()) tap(f, w, phase);
   if (w.index == 0 && phase.kind == PhaseKind::kChoose) scheduler.choose_tokens();
 }
 

@@ -113,11 +113,11 @@ class Loading:
         error=BackendError,
         page="long-context.md",
     )
-    draft: Any = option(  # str, Path or None; executors are given weights or heads
+    draft: Any = option(  # str, Path or None; executors are given what drafts
         None,
         help="Have a model with the same tokenizer draft tokens (CPU): int4 or int8, this one "
         "in fewer bits; mtp, its own layer that predicts further ahead; another as --model names "
-        "it; or a folder of heads.",
+        "it; or a folder of heads or of an EAGLE-3 drafter.",
         commands=(*_ENGINES, "bench", "verify"),
         refused={"cuda": _DRAFTED, "reference": _DRAFTED},
         auto="refuses",

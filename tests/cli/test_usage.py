@@ -30,6 +30,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "trace": ("-o", "trace"),
     "data prepare": ("recipe", "-o", "out"),
     "tune heads": ("-m", "demo", "-o", "out"),
+    "tune eagle": ("-m", "demo", "-o", "out"),
     "data report": ("corpus",),
     "data show": ("corpus",),
     "eval tasks": ("--tasks", "perplexity", "-o", "out"),

@@ -180,6 +180,11 @@ class Executor:
     def give_adapter(self, slot: int, adapter: int) -> None:
         """Have an empty slot's sequence be that of an adapter; 0: of none."""
 
+    def set_eagle(self, matrices: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], int]], vectors: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Sequence[int], layers: Sequence[int], norm_eps: float, amplitude: float, norm_joins: bool) -> None:
+        """
+        Have an EAGLE-3 drafter draft tokens, see csrc/draft/eagle_drafter.h: matrices fc, q, k, v, o, gate, up, down and head with the codes of their formats, norms and frequencies, sizes D, F, H, K, h and R; what is given is copied.
+        """
+
     def script(self, slot: int, drafts: Sequence[int], draws: Sequence[int]) -> None:
         """
         By position of a slot's sequence, what is drafted, and what is drawn in the model's stead; for tests and measurements.

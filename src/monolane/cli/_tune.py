@@ -1,9 +1,11 @@
 """``monolane tune``: train what goes beside a model."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,11 +14,6 @@ from monolane.cli._groups import grouped
 
 tune = typer.Typer(no_args_is_help=True, help="Train what goes beside a model.")
 _REPORTED = 50  # steps
-
-
-@tune.callback()
-def _group() -> None:
-    """Keep 'heads' a command of its own while it is the only one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,22 +33,35 @@ class Learning:
     seed: Annotated[int, typer.Option(min=0, help="Of texts, order and first values.")] = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagleLearning(Learning):
+    """The same of an EAGLE-3 drafter, which learns from whole texts."""
+
+    inner: Annotated[
+        int | None, typer.Option(min=32, help="Width of its MLP [default: twice the model's].")
+    ] = None
+    places: Annotated[int, typer.Option(min=1, help="Texts of a step.")] = 2
+
+
+_Text = Annotated[
+    Path | None,
+    typer.Option(help="Text to learn from [default: what the model says itself]."),
+]
+_Threads = Annotated[int | None, typer.Option(min=1, help="Of the training [default: all cores].")]
+_SaveEvery = Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)]
+
+
 @tune.command("heads")
 @grouped()
 def tune_heads(
     *,
     model: options.ModelNeeded,
     out: options.Trained,
-    text: Annotated[
-        Path | None,
-        typer.Option(help="Text to learn from [default: what the model says itself]."),
-    ] = None,
+    text: _Text = None,
     learning: Learning,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Of the training [default: all cores].")
-    ] = None,
+    threads: _Threads = None,
     resume: options.Resume = False,
-    save_every: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 200,
+    save_every: _SaveEvery = 200,
     overwrite: options.ReplaceOut = False,
 ) -> None:
     """Train heads that draft tokens for a model.
@@ -59,27 +69,13 @@ def tune_heads(
     --draft OUTPUT then makes its answers faster. They learn from what the model says to requests
     made of Python's library, or from --text. A killed run is in OUTPUT.run: continue with --resume.
     """
-    from monolane._progress import counted
-    from monolane.engine import ModelFiles
-    from monolane.model import check_place
-    from monolane.sources import find_model
-
-    check_place(out)  # before a model is fetched
-    ModelFiles.open(find_model(model)).weights()  # before torch is loaded, which takes seconds
+    _look(model, out)
     from monolane.tune import HeadsRecipe, train_heads
 
     given = asdict(learning)
     with options.making_recipe():
         recipe = HeadsRecipe(peak_lr=given.pop("learning_rate"), **given)
-
-    def say(line: str) -> None:
-        sys.stderr.write(f"{line}\n")
-
-    def report(step: int, loss: float) -> None:
-        if (step + 1) % _REPORTED == 0 or step + 1 == learning.steps:
-            say(f"step {step + 1}: loss {loss:.4f}")
-
-    with options.training(), counted("reading texts", learning.texts) as count:
+    with _trained(learning) as told:
         trained = train_heads(
             model,
             out,
@@ -89,12 +85,81 @@ def tune_heads(
             resume=resume,
             save_every=save_every,
             threads=threads,
-            report=report,
-            read=count,
-            say=say,
+            **told,
         )
-    for what, shares in (("before", trained.right_before), ("after", trained.right)):
+    _conclude(out, trained.right_before, trained.right)
+    _say(f"a drafted token streams {trained.bytes / 1e6:.2f} MB")
+
+
+@tune.command("eagle")
+@grouped()
+def tune_eagle(
+    *,
+    model: options.ModelNeeded,
+    out: options.Trained,
+    text: _Text = None,
+    learning: EagleLearning,
+    threads: _Threads = None,
+    resume: options.Resume = False,
+    save_every: _SaveEvery = 200,
+    overwrite: options.ReplaceOut = False,
+) -> None:
+    """Train an EAGLE-3 drafter for a model, in the layout that SpecForge writes.
+
+    --draft OUTPUT then makes its answers faster. It learns from what 'monolane tune heads' learns
+    from. The model's streams are read by the reference backend: seconds for each text of a small
+    model. A killed run is in OUTPUT.run: continue with --resume.
+    """
+    _look(model, out)
+    from monolane.tune import EagleRecipe, train_eagle
+
+    given = asdict(learning)
+    with options.making_recipe():
+        recipe = EagleRecipe(peak_lr=given.pop("learning_rate"), **given)
+    with _trained(learning, reads=2) as told:
+        trained = train_eagle(
+            model,
+            out,
+            recipe,
+            text=text,
+            overwrite=overwrite,
+            resume=resume,
+            save_every=save_every,
+            threads=threads,
+            **told,
+        )
+    _conclude(out, trained.right_before, trained.right)
+
+
+def _look(model: str, out: Path) -> None:
+    """Refuse a place or a model before torch is loaded, which takes seconds."""
+    from monolane.engine import ModelFiles
+    from monolane.model import check_place
+    from monolane.sources import find_model
+
+    check_place(out)  # before a model is fetched
+    ModelFiles.open(find_model(model)).weights()
+
+
+@contextmanager
+def _trained(learning: Learning, reads: int = 1) -> Iterator[dict[str, Any]]:
+    """Give what a training tells its steps to; each text is read so many times."""
+    from monolane._progress import counted
+
+    def report(step: int, loss: float) -> None:
+        if (step + 1) % _REPORTED == 0 or step + 1 == learning.steps:
+            _say(f"step {step + 1}: loss {loss:.4f}")
+
+    with options.training(), counted("reading texts", reads * learning.texts) as count:
+        yield {"report": report, "read": count, "say": _say}
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def _conclude(out: Path, before: list[float], after: list[float]) -> None:
+    for what, shares in (("before", before), ("after", after)):
         listed = ", ".join(f"{share:.0%}" for share in shares)
-        say(f"held-out drafts {what} training, right by place: {listed}")
-    say(f"a drafted token streams {trained.bytes / 1e6:.2f} MB")
+        _say(f"held-out drafts {what} training, right by place: {listed}")
     sys.stdout.write(f"{out}\n")

@@ -37,7 +37,18 @@ from monolane.executor_api import (
     pack,
     unpack_tokens,
 )
-from monolane.model import Adapter, Heads, ModelConfig, Weights, digest, find_lanes
+from monolane.model import (
+    EAGLE_MATRICES,
+    EAGLE_NORMS,
+    STORED,
+    Adapter,
+    Eagle,
+    Heads,
+    ModelConfig,
+    Weights,
+    digest,
+    find_lanes,
+)
 from monolane.plan import pass_cost
 
 log = logging.getLogger("monolane.cpu")
@@ -54,7 +65,8 @@ class CpuExecutor(Executor):
     link_delay  seconds until a rank sees what another published; to measure what a link would cost
     timed       phases take the times of ``set_times``; to measure what an exchange hides
     draft_dtype as dtype, of the model that drafts
-    options     others of ``Loading``; ``draft`` is weights or heads, ``lora`` adapters,
+    options     others of ``Loading``; ``draft`` is weights, heads or an EAGLE-3 drafter,
+                ``lora`` adapters,
                 ``expert_memory`` bytes
 
     A rank that dies or stalls ends the epoch with RankError. All slots are empty then, and the next
@@ -130,6 +142,8 @@ class CpuExecutor(Executor):
         self._open(weights)
         if isinstance(draft, Heads):
             self._add_heads(draft, weights)
+        elif isinstance(draft, Eagle):
+            self._add_eagle(draft, weights)
         elif draft is not None:
             self._add_draft_model(draft, draft_dtype)
 
@@ -161,6 +175,43 @@ class CpuExecutor(Executor):
         with our_errors():
             self._core.set_heads(
                 heads.gate, heads.up, heads.down, heads.head, heads.tokens, heads.norm_eps
+            )
+        self.drafter = "heads"
+
+    def _add_eagle(self, eagle: Eagle, weights: Weights) -> None:
+        config = weights.config
+        eagle.check(config, "draft")
+        if config.num_lanes > 1 or self._setting.ranks > 1:
+            raise BackendError(
+                "draft: expected a model of one lane, in one rank, for an EAGLE-3 drafter reads "
+                f"its stream, got {config.num_lanes} lanes and {self._setting.ranks} ranks; leave "
+                "it out"
+            )
+        heads, kv_heads, width = eagle.heads
+        found = eagle.weights
+        with our_errors():
+            self._core.set_eagle(
+                matrices=[
+                    (x.reshape(-1).view(np.uint8), STORED[x.dtype].code)
+                    for x in (np.ascontiguousarray(found[name]) for name in EAGLE_MATRICES)
+                ],
+                vectors=[
+                    *(np.ascontiguousarray(found[name], np.float32) for name in EAGLE_NORMS),
+                    eagle.rotary.frequencies(width),
+                ],
+                tokens=eagle.tokens,
+                sizes=[
+                    eagle.hidden_size,
+                    eagle.inner_size,
+                    heads,
+                    kv_heads,
+                    width,
+                    len(eagle.tokens),
+                ],
+                layers=list(eagle.layers_of(config)),
+                norm_eps=eagle.norm_eps,
+                amplitude=eagle.rotary.amplitude,
+                norm_joins=eagle.norm_joins,
             )
         self.drafter = "heads"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from monolane.engine._files import ModelFiles
 from monolane.errors import ConfigError
-from monolane.model import Heads, MappedFile, Weights, is_heads
+from monolane.model import Eagle, Heads, MappedFile, Weights, is_eagle, is_heads
 from monolane.sources import expand_path, find_model
 from monolane.text import Tokenizer
 
@@ -15,12 +15,14 @@ AHEAD = "mtp"  # its own layer that predicts further ahead
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
-    """Weights or heads that draft, and the type in which weights are used; None: as the model's.
+    """Weights, heads or an EAGLE-3 drafter, and the type in which weights are used.
+
+    None: as the model's.
 
     ``mapped``: the files that they are read from while they draft, beside the model's own.
     """
 
-    weights: Weights | Heads
+    weights: Weights | Heads | Eagle
     dtype: str | None
     mapped: tuple[MappedFile, ...] = ()
 
@@ -31,7 +33,8 @@ class DraftModel:
         """Find what drafts for a model; ConfigError if its tokens or shapes are others.
 
         draft   "int4" or "int8", the model itself; "mtp", its layer that predicts further ahead; a
-                model as ``Engine.load`` takes it; or a folder of heads, which its config.json tells
+                model as ``Engine.load`` takes it; or a folder of heads or of an EAGLE-3 drafter,
+                which its config.json tells
         """
         if draft in OWN:
             return DraftModel(weights, str(draft))
@@ -40,6 +43,10 @@ class DraftModel:
         path = find_model(draft)
         if is_heads(path):
             return DraftModel.open_heads(path, files)
+        if is_eagle(path):
+            eagle = Eagle.open(path)
+            eagle.check(files.config, str(path))
+            return DraftModel(eagle, "auto")
         found = ModelFiles.open(path)
         _check_tokens(files, tokenizer, found, found.tokenizer())
         weights = found.weights()

@@ -120,6 +120,18 @@ class Executor(ABC):
             "them; use 'cpu'"
         )
 
+    def streams(
+        self, slot: int, token_ids: Sequence[int], layers: Sequence[int]
+    ) -> npt.NDArray[np.float32]:
+        """Feed tokens; return the stream before each of some layers; between epochs.
+
+        One behind the other, float32 [T, layers * D]. Of models of one lane: drafters learn from
+        them.
+        """
+        raise BackendError(
+            f"streams: the {self.name} backend keeps no streams of layers; use 'reference'"
+        )
+
     @abstractmethod
     def start(self, advances: Sequence[Advance]) -> None:
         """Begin an epoch, and return at once. The slots belong to it until it is over."""

@@ -12,6 +12,7 @@ from monolane.model._atomic_folder import check_place, check_replaceable, folder
 from monolane.model._checkpoint import Checkpoint, find_shards, find_weights, write_checkpoint
 from monolane.model._config import Head, ModelConfig, WeightDtype
 from monolane.model._draft_heads import Heads, is_heads
+from monolane.model._eagle import EAGLE_MATRICES, EAGLE_NORMS, Eagle, is_eagle
 from monolane.model._features import COMMON_FEATURES
 from monolane.model._fields import read_json_object
 from monolane.model._formats import (
@@ -91,6 +92,8 @@ __all__ = [
     "ALTUP_OUT",
     "CACHE_DTYPES",
     "COMMON_FEATURES",
+    "EAGLE_MATRICES",
+    "EAGLE_NORMS",
     "EXPERT_ROLES",
     "FORMATS",
     "HYPER",
@@ -107,6 +110,7 @@ __all__ = [
     "Blocks",
     "Checkpoint",
     "Delta",
+    "Eagle",
     "Experts",
     "GgufFile",
     "GgufModel",
@@ -164,6 +168,7 @@ __all__ = [
     "formats_header",
     "formats_of",
     "in_lanes",
+    "is_eagle",
     "is_gguf",
     "is_heads",
     "lane_cut",

@@ -12,6 +12,7 @@ from monolane.reference._choose import (
     mask_bits,
 )
 from monolane.reference._computation import Computation, Row
+from monolane.reference._eagle import ReferenceEagle
 from monolane.reference._executor import ReferenceExecutor
 from monolane.reference._layer_pass import LayerPass
 from monolane.reference._model import ReferenceModel
@@ -44,6 +45,7 @@ __all__ = [
     "Computation",
     "Floats",
     "LayerPass",
+    "ReferenceEagle",
     "ReferenceExecutor",
     "ReferenceModel",
     "Row",

@@ -123,6 +123,16 @@ class ReferenceExecutor(Executor):
         """Feed tokens; return what the head reads of each, normed, float32 [T, D]."""
         return self._in_chunks(self._model.hidden, slot, token_ids)
 
+    def streams(
+        self, slot: int, token_ids: Sequence[int], layers: Sequence[int]
+    ) -> npt.NDArray[np.float32]:
+        """Feed tokens; return the stream before each of some layers, float32 [T, layers * D]."""
+
+        def feed(ids: Sequence[int], cache: Cache) -> npt.NDArray[np.float32]:
+            return np.concatenate(self._model.streams(ids, cache, layers), axis=-1)
+
+        return self._in_chunks(feed, slot, token_ids)
+
     def _in_chunks(
         self,
         feed: Callable[[Sequence[int], Cache], npt.NDArray[np.float32]],

@@ -25,6 +25,7 @@ from monolane.tune._windows import Windows, read_windows
 if TYPE_CHECKING:
     from monolane.tune._distil import annealed, distil_folder, heal, held_out_loss, layer_share
     from monolane.tune._divergence import divergence
+    from monolane.tune._eagle import EagleRecipe, TrainedEagle, train_eagle
     from monolane.tune._fast_cpu_model import keep_freed_memory, swift
     from monolane.tune._heads import HeadsRecipe, TrainedHeads, train_heads
     from monolane.tune._lora import add_lora, merge_adapter
@@ -36,6 +37,7 @@ else:
         "_teacher_topk": ("BestTokens",),
         "_distil": ("annealed", "distil_folder", "heal", "held_out_loss", "layer_share"),
         "_divergence": ("divergence",),
+        "_eagle": ("EagleRecipe", "TrainedEagle", "train_eagle"),
         "_heads": ("HeadsRecipe", "TrainedHeads", "train_heads"),
         "_lora": ("add_lora", "merge_adapter"),
         "_precision": ("products_dtype",),
@@ -49,10 +51,12 @@ __all__ = [
     "AnnealRecipe",
     "BestTokens",
     "ChatEncoder",
+    "EagleRecipe",
     "HeadName",
     "HeadsRecipe",
     "LoraRecipe",
     "SftRecipe",
+    "TrainedEagle",
     "TrainedHeads",
     "Windows",
     "add_lora",
@@ -76,6 +80,7 @@ __all__ = [
     "retrofit_folder",
     "shipped_recipes",
     "swift",
+    "train_eagle",
     "train_heads",
     "tune_folder",
     "write_requests",

@@ -12,9 +12,7 @@ Shape legend: N places of a step, D hidden, F inner, R drafted vocabulary, V voc
 import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +21,6 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
-from monolane._schedule import Wsd
 from monolane._toml import config
 from monolane.engine import Engine, ModelFiles
 from monolane.errors import ConfigError, TextError
@@ -36,19 +33,12 @@ from monolane.model import (
 )
 from monolane.sources import find_model
 from monolane.train import deferred_interrupt
+from monolane.tune._draft_training import LATER, DraftTraining, most_said, widened
 from monolane.tune._heads_material import Material, gather, given_texts
-from monolane.tune._run_state import (
-    Gradients,
-    Keeper,
-    check_finite,
-    opened_run,
-    weights_digest,
-)
+from monolane.tune._run_state import Keeper, check_finite, opened_run, weights_digest
 
 _HELD_OUT = 20  # every so manieth text, at least one
 _EPS = 1e-5
-_WARM_UP, _DECAY = 0.02, 0.4  # of the steps
-_LATER = 0.8  # what a token of a draft counts beside the one before it: it is reached less often
 _EVALUATED = 4096  # held-out places at most
 
 
@@ -123,7 +113,7 @@ def train_heads(
     if threads is not None:
         torch.set_num_threads(threads)
     context = min(recipe.context, files.config.max_positions)
-    given_RC = None if text is None else _given_texts(files, text, context, recipe.seed)
+    given_RC = None if text is None else given_rows(files, text, context, recipe.seed)
     facts = {
         "recipe": asdict(recipe),
         "weights": weights_digest(files.weight_files()),
@@ -159,7 +149,8 @@ def train_heads(
         return TrainedHeads(before, training.measure(), len(training.held_out), size)
 
 
-def _given_texts(files: ModelFiles, text: Path, context: int, seed: int) -> npt.NDArray[np.int32]:
+def given_rows(files: ModelFiles, text: Path, context: int, seed: int) -> npt.NDArray[np.int32]:
+    """Return the texts of a file as rows of a model's tokens; TextError without a tokenizer."""
     tokenizer = files.tokenizer()
     if tokenizer is None:
         raise TextError(f"{files.path}: expected a tokenizer, to turn {text} into tokens")
@@ -190,10 +181,13 @@ def normed(x: Tensor) -> Tensor:
     return functional.rms_norm(x, x.shape[-1:], eps=_EPS)
 
 
-class _Training:
+class _Training(DraftTraining):
     """One run's state."""
 
+    block: _Block
+
     def __init__(self, weights: Weights, material: Material, recipe: HeadsRecipe) -> None:
+        super().__init__(recipe.steps, recipe.places, recipe.peak_lr, recipe.seed)
         self._recipe, self._material = recipe, material
         texts = len(material.starts)
         share = max(1, texts // _HELD_OUT)
@@ -206,8 +200,8 @@ class _Training:
                 "and to measure on; take more or longer texts"
             )
         self._vocab = weights.config.vocab_size
-        self._embedding_VD = _widened(weights, Role.EMBEDDING)
-        self.tokens_R = _most_said(material, self._vocab, recipe.vocabulary)
+        self._embedding_VD = widened(weights, Role.EMBEDDING)
+        self.tokens_R = most_said(material, self._vocab, recipe.vocabulary)
         self._row_V = torch.full((self._vocab,), -1, dtype=torch.int64)
         self._row_V[torch.from_numpy(self.tokens_R).long()] = torch.arange(len(self.tokens_R))
         hidden = weights.config.hidden_size
@@ -217,7 +211,7 @@ class _Training:
     def _first_head(self, weights: Weights, hidden: int) -> Tensor:
         """The model's own rows, where it has one for each token, for normed inputs."""
         tied = Role.HEAD not in weights.outer and (Role.HEAD, None) not in weights.quantized
-        head = _widened(weights, Role.EMBEDDING if tied else Role.HEAD)
+        head = widened(weights, Role.EMBEDDING if tied else Role.HEAD)
         rows = np.asarray(self.tokens_R)
         if head.reshape(-1, head.shape[-1]).shape != (self._vocab, hidden):
             return torch.randn(len(rows), hidden) / hidden**0.5
@@ -225,46 +219,7 @@ class _Training:
         scale = float(np.sqrt(sizes).mean())
         return torch.from_numpy(head.reshape(-1, hidden)[rows] * np.float32(scale))
 
-    def run(
-        self, keeper: Keeper, state: dict[str, Any] | None, report: Callable[[int, float], None]
-    ) -> None:
-        """Train, from a kept state on if there is one."""
-        recipe, parameters = self._recipe, list(self.block.parameters())
-        optimiser = torch.optim.AdamW(parameters, lr=recipe.peak_lr, weight_decay=0.0)
-        first = 0
-        if state is not None:
-            self.block.load_state_dict(state["block"])
-            optimiser.load_state_dict(state["optimiser"])
-            first = int(state["step"])
-        schedule = Wsd.of(recipe.steps, _WARM_UP, _DECAY)
-        gradients = Gradients()
-        for step in range(first, recipe.steps):
-            for group in optimiser.param_groups:
-                group["lr"] = schedule.rate(recipe.peak_lr, step)
-            loss, _ = self._loss(self._order(step))
-            optimiser.zero_grad()
-            loss.backward()
-            if gradients.usable(parameters, step):
-                nn.utils.clip_grad_norm_(parameters, 1.0)
-                optimiser.step()
-            report(step, float(loss.detach()))
-            keeper.after(step + 1, step + 1 == recipe.steps, partial(self._state, optimiser, step))
-
-    def _state(self, optimiser: torch.optim.Optimizer, step: int) -> dict[str, Any]:
-        state = {"block": self.block.state_dict(), "optimiser": optimiser.state_dict()}
-        return state | {"step": step + 1}
-
-    def _order(self, step: int) -> npt.NDArray[np.int64]:
-        """Return the places of a step: an epoch shows each once, by a function of its number."""
-        count, size = len(self.places), self._recipe.places
-        begin = step * size
-        epochs = range(begin // count, (begin + size - 1) // count + 1)
-        seed = self._recipe.seed
-        orders = [np.random.default_rng((seed, e)).permutation(count) for e in epochs]
-        at = begin - epochs[0] * count
-        return self.places[np.concatenate(orders)[at : at + size]]
-
-    def _loss(self, places_N: npt.NDArray[np.int64]) -> tuple[Tensor, list[float]]:
+    def loss(self, places_N: npt.NDArray[np.int64]) -> tuple[Tensor, list[float]]:
         """Return the loss, and of each token of a draft how often it is right."""
         material = self._material
         state_ND = normed(torch.from_numpy(material.hidden[places_N].astype(np.float32)))
@@ -277,14 +232,14 @@ class _Training:
             chance_NB = torch.from_numpy(material.chance[places_N + i]) * (rows_NB >= 0)
             logs_NB = functional.log_softmax(logits_NR, dim=1).gather(1, rows_NB.clamp(min=0))
             loss = loss - weight * (chance_NB * logs_NB).sum(1).mean()
-            weight *= _LATER
+            weight *= LATER
             right.append(float((logits_NR.argmax(1) == rows_NB[:, 0]).float().mean()))
         return loss, right
 
     @torch.no_grad()
     def measure(self) -> list[float]:
         """Return how often a held-out draft's tokens are the model's most probable ones."""
-        return [round(share, 4) for share in self._loss(self.held_out)[1]]
+        return [round(share, 4) for share in self.loss(self.held_out)[1]]
 
     def heads(self) -> Heads:
         """Return what was trained."""
@@ -293,17 +248,3 @@ class _Training:
             x.detach().numpy() for x in (block.gate, block.up, block.down, block.head)
         )
         return Heads(gate, up, down, head, self.tokens_R, self._vocab, _EPS)
-
-
-def _most_said(material: Material, vocab: int, count: int) -> npt.NDArray[np.int32]:
-    """Return the tokens that the model says most, most first; of a small vocabulary all."""
-    said_V = np.zeros(vocab)
-    np.add.at(said_V, material.best, material.chance)
-    return np.argsort(-said_V, kind="stable")[:count].astype(np.int32)
-
-
-def _widened(weights: Weights, role: Role) -> npt.NDArray[np.float32]:
-    coded = weights.quantized.get((role, None))
-    if coded is not None:
-        return coded.widened()
-    return weights.outer[role].astype(np.float32)

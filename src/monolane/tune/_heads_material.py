@@ -42,6 +42,7 @@ class Material:
     best: npt.NDArray[np.int32]  # what the model would say behind it, the most probable first
     chance: npt.NDArray[np.float32]
     starts: list[range]  # of each text, the places that are learnt from: its answer's
+    ends: list[range]  # of each text, all of its places
 
     def places(self, depth: int, texts: slice) -> npt.NDArray[np.int64]:
         """Return the places of some texts behind which ``depth`` tokens of the text follow."""
@@ -155,13 +156,16 @@ def _own(engine: Engine, count: int, context: int, seed: int) -> _Make:
 
 def _joined(folder: Path, count: int) -> Material:
     parts: dict[str, list[npt.NDArray[Any]]] = {n: [] for n in ("ids", "hidden", "best", "chance")}
-    starts, at = [], 0
+    starts: list[range] = []
+    ends: list[range] = []
+    at = 0
     for number in range(count):
         with np.load(folder / f"text-{number:06}.npz") as file:
             for name, found in parts.items():
                 found.append(file[name])
             begin = int(file["begin"])
         starts.append(range(at + begin, at + len(parts["ids"][-1])))
+        ends.append(range(at, starts[-1].stop))
         at = starts[-1].stop
     ids, hidden, best, chance = (np.concatenate(found) for found in parts.values())
-    return Material(ids, hidden, best, chance.astype(np.float32), starts)
+    return Material(ids, hidden, best, chance.astype(np.float32), starts, ends)

@@ -1,0 +1,63 @@
+// Draws a drafted token as a sequence would draw it, with its own noise of the position.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "abi/advance.h"
+#include "sample/gumbel.h"
+#include "sample/token_order.h"
+
+namespace monolane {
+
+class DraftChoice {
+ public:
+  // `tokens` [R]: the model's id of each row of logits.
+  explicit DraftChoice(std::vector<int32_t> tokens) : tokens_(std::move(tokens)) {}
+
+  int32_t token(int32_t row) const { return tokens_[row]; }
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+
+  // The row of `logits` [R] that a sequence would draw, of the best ones, as docs/sampling.md has
+  // it; it knows nothing of penalties, biases and masks.
+  int32_t draw(const float* logits, const Draw& draw, uint32_t position) {
+    constexpr size_t kMostRanked = 64;  // that a draw looks at: hardly any goes beyond
+    const size_t drafted = tokens_.size();
+    const int32_t best = static_cast<int32_t>(std::max_element(logits, logits + drafted) - logits);
+    if (draw.temperature <= 0) return best;
+    size_t count = std::min(kMostRanked, drafted);
+    if (draw.top_k > 0) count = std::min<size_t>(count, draw.top_k);
+    ranked_.resize(drafted);
+    std::iota(ranked_.begin(), ranked_.end(), 0);
+    const Before before_other{logits};
+    std::nth_element(ranked_.begin(), ranked_.begin() + (count - 1), ranked_.end(), before_other);
+    std::sort(ranked_.begin(), ranked_.begin() + count, before_other);
+    const auto weight = [&](size_t rank) {
+      return std::exp((logits[ranked_[rank]] - logits[best]) / draw.temperature);
+    };
+    double all = 0, before = 0;
+    for (size_t i = 0; i < count; ++i) all += weight(i);
+    int32_t drawn = best;
+    float most = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const double mine = weight(i);
+      if (i > 0 && (before >= draw.top_p * all || mine < draw.min_p)) break;
+      const uint32_t id = static_cast<uint32_t>(tokens_[ranked_[i]]);
+      const float noisy =
+          logits[ranked_[i]] / draw.temperature + gumbel(philox_word(draw.seed, position, id));
+      if (i == 0 || noisy > most) drawn = ranked_[i];
+      if (i == 0 || noisy > most) most = noisy;
+      before += mine;
+    }
+    return drawn;
+  }
+
+ private:
+  std::vector<int32_t> tokens_;
+  std::vector<int32_t> ranked_ = {};  // scratch
+};
+
+}  // namespace monolane

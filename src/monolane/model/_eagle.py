@@ -1,0 +1,285 @@
+"""An EAGLE-3 drafter, in a folder as SpecForge and its authors write it (arXiv:2503.01840).
+
+One layer that attends, over what three places of a model's stream held of each token; see
+csrc/draft/eagle_drafter.h for what is computed. It has a vocabulary of its own, a part of the
+model's, and the model's embedding. Both files are checked before a number of them is used.
+
+Shape legend: D hidden, F inner, H query heads, K KV heads, h head width, R drafted vocabulary, V
+vocabulary of the model.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from monolane.errors import CheckpointError, ConfigError
+from monolane.model._checkpoint import Checkpoint
+from monolane.model._config import ModelConfig
+from monolane.model._fields import Fields, read_json_object
+from monolane.model._rotary import Rotary
+from monolane.model._safetensors import write_safetensors
+from monolane.model.families import parse_config
+
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_POSITIONS = 131072  # that a drafter is said to take: as many as are drafted for
+_ARCHITECTURE = "LlamaForCausalLMEagle3"
+_GROUP = 32  # columns that share a scale in the int8 products: every width is a multiple
+_PLAIN = ("bfloat16", "float16", "float32")
+# What drafts in other ways, by words of its architecture or model_type.
+_OTHERS = {
+    "dflash": "a DFlash drafter, which drafts blocks",
+    "dspark": "a DSpark drafter, which drafts blocks",
+    "speculator": "a drafter in the layout of Speculators",
+    "eagle": "an EAGLE drafter of another kind",
+}
+NAMES = {
+    "fc": "fc.weight",
+    "q": "midlayer.self_attn.q_proj.weight",
+    "k": "midlayer.self_attn.k_proj.weight",
+    "v": "midlayer.self_attn.v_proj.weight",
+    "o": "midlayer.self_attn.o_proj.weight",
+    "gate": "midlayer.mlp.gate_proj.weight",
+    "up": "midlayer.mlp.up_proj.weight",
+    "down": "midlayer.mlp.down_proj.weight",
+    "head": "lm_head.weight",
+    "token_norm": "midlayer.input_layernorm.weight",
+    "state_norm": "midlayer.hidden_norm.weight",
+    "mlp_norm": "midlayer.post_attention_layernorm.weight",
+    "final_norm": "norm.weight",
+}
+EAGLE_MATRICES = ("fc", "q", "k", "v", "o", "gate", "up", "down", "head")
+EAGLE_NORMS = ("token_norm", "state_norm", "mlp_norm", "final_norm")
+# Not read: the model's own embedding, which drafters are trained with, and which of the model's
+# tokens are drafted, which d2t says, too.
+_UNREAD = ("t2d", "embed_tokens.weight")
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Eagle:
+    """What drafts the next tokens of one model.
+
+    weights     the matrices, as they are stored: fc [D, 3D], q [Hh, 2D], k and v [Kh, 2D],
+                o [D, Hh], gate and up [F, D], down [D, F], head [R, D]; and four norms [D]
+    tokens      int32 [R], the model's id of each row of ``head``
+    layers      the three layers of the model before which the stream is read; None: the usual ones
+    heads       H, K and h
+    rotary      by which queries and keys turn
+    norm_joins  the stream goes on from what was normed, not from what was read
+    """
+
+    weights: Mapping[str, Array]
+    tokens: npt.NDArray[np.int32]
+    vocab_size: int
+    layers: tuple[int, int, int] | None
+    heads: tuple[int, int, int]
+    rotary: Rotary
+    norm_eps: float
+    norm_joins: bool = False
+
+    @property
+    def hidden_size(self) -> int:
+        """D."""
+        return int(self.weights["fc"].shape[0])
+
+    @property
+    def inner_size(self) -> int:
+        """F."""
+        return int(self.weights["gate"].shape[0])
+
+    def layers_of(self, config: ModelConfig) -> tuple[int, int, int]:
+        """Return the layers before which the stream of a model is read."""
+        count = config.num_layers
+        return self.layers or (2, count // 2, count - 3)
+
+    def check(self, config: ModelConfig, source: str) -> None:
+        """ConfigError unless this is of a model's shapes; ``source`` names it in the message."""
+        for name, mine in (("hidden_size", self.hidden_size), ("vocab_size", self.vocab_size)):
+            wanted = getattr(config, name)
+            if mine != wanted:
+                raise ConfigError(
+                    f"{source}: {name}: expected {wanted}, the model's, got {mine}; take the "
+                    "drafter that was trained with this model"
+                )
+        layers = self.layers_of(config)
+        if any(not 0 <= layer < config.num_layers for layer in layers):
+            raise ConfigError(
+                f"{source}: eagle_aux_hidden_state_layer_ids: expected layers of the model, which "
+                f"has {config.num_layers}, got those before {layers}"
+            )
+
+    def write(self, folder: Path) -> None:
+        """Write the folder, which is there, for this and for other engines; weights as bfloat16.
+
+        Of a rotary that is not stretched.
+        """
+        heads, kv_heads, width = self.heads
+        assert self.rotary.scaling is None
+        layers = self.layers and [layer - 1 for layer in self.layers]
+        said = {
+            "architectures": [_ARCHITECTURE],
+            "model_type": "llama",
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.inner_size,
+            "num_hidden_layers": 1,
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
+            "head_dim": width,
+            "hidden_act": "silu",
+            "rms_norm_eps": self.norm_eps,
+            "rope_theta": self.rotary.theta,
+            "max_position_embeddings": _POSITIONS,
+            "vocab_size": self.vocab_size,
+            "draft_vocab_size": len(self.tokens),
+            "norm_before_residual": self.norm_joins,
+            "tie_word_embeddings": False,
+            "torch_dtype": "bfloat16",
+            "eagle_config": {
+                "use_aux_hidden_state": True,
+                "eagle_aux_hidden_state_layer_ids": layers,
+            },
+        }
+        (folder / _CONFIG).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+        chosen = np.zeros(self.vocab_size, np.bool_)
+        chosen[self.tokens] = True
+        arrays = [(NAMES[n], x.astype(ml_dtypes.bfloat16)) for n, x in self.weights.items()]
+        more = self.tokens.astype(np.int64) - np.arange(len(self.tokens))
+        write_safetensors(folder / _WEIGHTS, [*arrays, ("d2t", more), ("t2d", chosen)])
+
+    @staticmethod
+    def open(folder: Path) -> "Eagle":
+        """Read a folder; ConfigError or CheckpointError says which file and what of it is wrong."""
+        raw = read_json_object(folder / _CONFIG)
+        fields = Fields(raw, str(folder / _CONFIG))
+        architectures = raw.get("architectures")
+        if architectures != [_ARCHITECTURE]:
+            raise fields.fault("architectures", f"[{_ARCHITECTURE!r}]")
+        if raw.get("num_hidden_layers") != 1:
+            raise fields.fault("num_hidden_layers", "1")
+        # Its layer is a Llama's, but for what it reads.
+        config = parse_config(
+            {**raw, "model_type": "llama", "tie_word_embeddings": False}, str(folder / _CONFIG)
+        )
+        attention = config.attention(0)
+        heads = attention.heads, attention.kv_heads, attention.head_dim
+        drafted = fields.size("draft_vocab_size")
+        checkpoint = Checkpoint.open(folder)
+        shapes = _shapes(config.hidden_size, config.intermediate_size, *heads, drafted)
+        found = {name: _read(checkpoint, folder, name, shape) for name, shape in shapes.items()}
+        known = {*NAMES.values(), "d2t", *_UNREAD}
+        if others := sorted(set(checkpoint) - known):
+            raise CheckpointError(f"{folder}: expected the tensors of a drafter, got {others[0]}")
+        return Eagle(
+            weights=found,
+            tokens=_tokens(checkpoint, folder, drafted, config.vocab_size),
+            vocab_size=config.vocab_size,
+            layers=_layers(fields),
+            heads=heads,
+            rotary=config.rotary,
+            norm_eps=config.norm_eps,
+            norm_joins=bool(raw.get("norm_before_residual", False)),
+        )
+
+
+def is_eagle(folder: Path) -> bool:
+    """Tell whether a folder's config.json says that it holds an EAGLE-3 drafter.
+
+    ConfigError if it holds a drafter of another kind, which it names, or no JSON.
+    """
+    path = folder / _CONFIG
+    if not path.is_file():
+        return False
+    raw = read_json_object(path)
+    said = [*_texts(raw.get("architectures")), *_texts(raw.get("speculators_model_type"))]
+    said += _texts(raw.get("model_type"))
+    if _ARCHITECTURE in said:
+        return True
+    for word, what in _OTHERS.items():
+        if any(word in text.lower() for text in said):
+            raise ConfigError(
+                f"{path}: expected a model, heads, or an EAGLE-3 drafter of architecture "
+                f"{_ARCHITECTURE}, got {what} ({said[0]!r:.80}); use one of those, or leave it out"
+            )
+    return False
+
+
+def _texts(value: object) -> list[str]:
+    """Return the texts that a field holds, one or a list."""
+    values = value if isinstance(value, list) else [value]
+    return [text for text in values if isinstance(text, str)]
+
+
+def _shapes(
+    hidden: int, inner: int, heads: int, kv_heads: int, width: int, drafted: int
+) -> dict[str, tuple[int, ...]]:
+    return {
+        "fc": (hidden, 3 * hidden),
+        "q": (heads * width, 2 * hidden),
+        "k": (kv_heads * width, 2 * hidden),
+        "v": (kv_heads * width, 2 * hidden),
+        "o": (hidden, heads * width),
+        "gate": (inner, hidden),
+        "up": (inner, hidden),
+        "down": (hidden, inner),
+        "head": (drafted, hidden),
+        **dict.fromkeys(EAGLE_NORMS, (hidden,)),
+    }
+
+
+def _read(checkpoint: Checkpoint, folder: Path, name: str, shape: tuple[int, ...]) -> Array:
+    stored = NAMES[name]
+    if stored not in set(checkpoint):
+        raise CheckpointError(f"{folder}: {stored}: expected it, got {', '.join(checkpoint):.200}")
+    array = checkpoint[stored]
+    if array.shape != shape or array.dtype.name not in _PLAIN:
+        raise CheckpointError(
+            f"{folder}: {stored}: expected {' or '.join(_PLAIN)} {list(shape)}, as {_CONFIG} has "
+            f"it, got {array.dtype.name} {list(array.shape)}"
+        )
+    if len(shape) == 2 and shape[1] % _GROUP:
+        raise ConfigError(
+            f"{folder}: {stored}: expected columns in multiples of {_GROUP}, in which the products "
+            f"group them, got {shape[1]}"
+        )
+    return array
+
+
+def _tokens(
+    checkpoint: Checkpoint, folder: Path, drafted: int, vocab: int
+) -> npt.NDArray[np.int32]:
+    """Return the model's id of each drafted token: d2t says by how much it is more."""
+    if "d2t" not in set(checkpoint):
+        if drafted != vocab:
+            raise CheckpointError(f"{folder}: d2t: expected it, for {drafted} of {vocab} tokens")
+        return np.arange(vocab, dtype=np.int32)
+    more = checkpoint["d2t"]
+    if more.shape != (drafted,) or more.dtype.kind != "i":
+        raise CheckpointError(
+            f"{folder}: d2t: expected integers [{drafted}], got {more.dtype.name} "
+            f"{list(more.shape)}"
+        )
+    ids = np.arange(drafted, dtype=np.int64) + more.astype(np.int64)
+    if len(np.unique(ids)) != drafted or ids.min() < 0 or ids.max() >= vocab:
+        raise CheckpointError(
+            f"{folder}: d2t: expected ids from 0 to {vocab - 1}, each once, got {ids.min()} to "
+            f"{ids.max()}"
+        )
+    return ids.astype(np.int32)
+
+
+def _layers(fields: Fields) -> tuple[int, int, int] | None:
+    """Return the layers before which the stream is read: behind those that the config names."""
+    said = fields.raw.get("eagle_config")
+    ids = said.get("eagle_aux_hidden_state_layer_ids") if isinstance(said, dict) else None
+    if ids is None:
+        return None
+    if not isinstance(ids, list) or len(ids) != 3 or any(type(i) is not int for i in ids):
+        raise fields.fault("eagle_config", "three numbers as eagle_aux_hidden_state_layer_ids")
+    return ids[0] + 1, ids[1] + 1, ids[2] + 1

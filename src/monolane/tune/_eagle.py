@@ -1,0 +1,355 @@
+"""Training an EAGLE-3 drafter: one layer that attends, towards what the model says next.
+
+The arithmetic is csrc/draft/eagle_drafter.h's, in float32. All places of a text are drafts'
+beginnings at once: their first token is read with the model's streams, those behind with what the
+layer made of the one before, as it will be when it drafts (arXiv:2503.01840, 3.2). A drafted token
+sees the text up to its draft's beginning, and the tokens of its own draft. What the head says of
+each next token is held against the model's own probabilities at that place.
+
+The streams are the reference backend's, which computes any model of one lane, slowly.
+
+Shape legend: P texts of a step, T tokens of one, N drafts of one, D hidden, H query heads, K KV
+heads, h head width, R drafted vocabulary, B best.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional
+
+from monolane._toml import config
+from monolane.engine import Engine, ModelFiles
+from monolane.errors import ConfigError
+from monolane.model import Eagle, Role, Weights, check_replaceable, folder_aside
+from monolane.sources import find_model
+from monolane.train import deferred_interrupt
+from monolane.tune._draft_training import LATER, DraftTraining, most_said, widened
+from monolane.tune._heads import given_rows
+from monolane.tune._heads_material import Material, gather
+from monolane.tune._run_state import Keeper, check_finite, opened_run, weights_digest
+
+_HELD_OUT = 20  # every so manieth text, at least one
+_EPS = 1e-5
+
+
+@config
+class EagleRecipe:
+    """How an EAGLE-3 drafter is trained.
+
+    texts, context   material: texts, and tokens of each at most
+    vocabulary       R: tokens that can be drafted, those that the model says most
+    inner            width of its MLP, a multiple of 32; None: twice the model's hidden size
+    depth            tokens of a draft that are learnt
+    places           P: texts of a step
+    """
+
+    texts: PositiveInt = 400
+    context: PositiveInt = 256
+    vocabulary: PositiveInt = 4096
+    inner: PositiveInt | None = None
+    depth: PositiveInt = 4
+    steps: PositiveInt = 2000
+    places: PositiveInt = 2
+    peak_lr: PositiveFloat = 1e-3
+    seed: NonNegativeInt = 0
+
+    def __post_init__(self) -> None:
+        if self.inner is not None and self.inner % 32:
+            raise ConfigError(f"inner: expected a multiple of 32, got {self.inner}")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedEagle:
+    """What came out: how often each token of a held-out draft is right if those before it are."""
+
+    right_before: list[float]
+    right: list[float]
+
+
+def train_eagle(
+    model: str | Path,
+    destination: Path,
+    recipe: EagleRecipe,
+    *,
+    text: Path | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    save_every: int = 200,
+    threads: int | None = None,
+    report: Callable[[int, float], None] = lambda step, loss: None,
+    read: Callable[[], None] = lambda: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> TrainedEagle:
+    """Train an EAGLE-3 drafter of ``model`` and write its folder; parameters as ``train_heads``."""
+    path = find_model(model)
+    check_replaceable(path, destination, overwrite)
+    files = ModelFiles.open(path)
+    weights = files.weights()
+    _check(weights, str(path))
+    if threads is not None:
+        torch.set_num_threads(threads)
+    context = min(recipe.context, files.config.max_positions)
+    given_RC = None if text is None else given_rows(files, text, context, recipe.seed)
+    facts = {
+        "recipe": asdict(recipe),
+        "weights": weights_digest(files.weight_files()),
+        "texts": None if given_RC is None else hashlib.sha256(given_RC.tobytes()).hexdigest(),
+    }
+    with (
+        opened_run(destination, facts, resume, newer=("weights", "texts")) as run,
+        deferred_interrupt() as asked,
+    ):
+        keeper = Keeper(run.folder, save_every, asked)
+        for line in run.told:
+            say(line)
+
+        def count() -> None:
+            read()
+            if asked():
+                raise KeyboardInterrupt
+
+        with Engine.load(
+            path, "cpu", context=context, max_sequences=8, prefix_cache="off"
+        ) as engine:
+            where = run.folder / "texts"
+            material = gather(engine, where, given_RC, recipe.texts, context, recipe.seed, count)
+        layers = _layers(weights)
+        streams = _read_streams(path, material, layers, context, run.folder / "streams", count)
+        training = _Training(weights, material, recipe, layers, streams)
+        before = training.measure()
+        training.run(keeper, run.state(), report)
+        check_finite(training.block)
+        with folder_aside(destination) as folder:
+            training.eagle().write(folder)
+        return TrainedEagle(before, training.measure())
+
+
+def _check(weights: Weights, source: str) -> None:
+    """ConfigError for a model of which no such drafter is made."""
+    config = weights.config
+    if config.num_lanes > 1 or config.num_layers < 6 or config.hidden_size % 32:
+        raise ConfigError(
+            f"{source}: expected a model of one lane, of 6 layers or more, and of a hidden width "
+            f"that is a multiple of 32, got {config.num_lanes} lanes, {config.num_layers} layers "
+            f"and {config.hidden_size}; 'monolane tune heads' takes others"
+        )
+    rotary = config.rotary
+    if rotary.scaling is not None or rotary.part != 1 or rotary.style != "half":
+        raise ConfigError(
+            f"{source}: rope_parameters: expected positions that are not stretched, and heads that "
+            "turn whole, which a drafter has from the model; 'monolane tune heads' takes others"
+        )
+
+
+def _layers(weights: Weights) -> tuple[int, int, int]:
+    """Return the layers before which the stream is read, as published drafters have them."""
+    count = weights.config.num_layers
+    return 2, count // 2, count - 3
+
+
+def _read_streams(
+    path: Path,
+    material: Material,
+    layers: tuple[int, int, int],
+    context: int,
+    folder: Path,
+    step: Callable[[], None],
+) -> list[npt.NDArray[np.float16]]:
+    """Return the three streams of each text's tokens, [T, 3D], those that ``folder`` lacks read."""
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"text-{number:06}.npy" for number in range(len(material.ends))]
+    if not all(map(Path.is_file, paths)):
+        with Engine.load(path, "reference", context=context) as engine:
+            for span, place in zip(material.ends, paths, strict=True):
+                if place.is_file():
+                    continue
+                ids = material.ids[span.start : span.stop].tolist()
+                engine.backend.truncate(0, 0)
+                streams = engine.backend.executor.streams(0, ids, layers)
+                aside = place.with_suffix(".new")
+                with aside.open("wb") as file:
+                    np.save(file, streams.astype(np.float16))
+                aside.replace(place)
+                step()
+    return [np.load(place) for place in paths]
+
+
+class _Layer(nn.Module):
+    """The drafter; csrc/draft/eagle_drafter.h."""
+
+    angles: Tensor  # [h / 2], of a token
+
+    def __init__(self, weights: Weights, inner: int, head_RD: Tensor) -> None:
+        super().__init__()
+        config = weights.config
+        attention = next(iter(config.attentions.values()))
+        hidden = config.hidden_size
+        self.heads, self.kv_heads, self.width = (
+            attention.heads,
+            attention.kv_heads,
+            attention.head_dim,
+        )
+
+        def matrix(rows: int, columns: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(rows, columns) / columns**0.5)
+
+        self.fc = matrix(hidden, 3 * hidden)
+        self.q = matrix(self.heads * self.width, 2 * hidden)
+        self.k = matrix(self.kv_heads * self.width, 2 * hidden)
+        self.v = matrix(self.kv_heads * self.width, 2 * hidden)
+        self.o = matrix(hidden, self.heads * self.width)
+        self.gate, self.up = matrix(inner, hidden), matrix(inner, hidden)
+        self.down = nn.Parameter(torch.zeros(hidden, inner))
+        self.head = nn.Parameter(head_RD)
+        for name in ("token_norm", "state_norm", "mlp_norm", "final_norm"):
+            setattr(self, name, nn.Parameter(torch.ones(hidden)))
+        angles = torch.from_numpy(config.rotary.frequencies(self.width))
+        self.register_buffer("angles", angles, persistent=False)
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        scale: Tensor = getattr(self, name)
+        return functional.rms_norm(x, x.shape[-1:], scale, _EPS)
+
+    def turned(self, x_PNHh: Tensor, later: int) -> Tensor:
+        """Turn heads by their places, ``later`` tokens behind the beginnings of their drafts."""
+        at = torch.arange(x_PNHh.shape[1]) + later
+        angle = at[:, None].float() * self.angles  # [N, h/2]
+        cosine, sine = angle.cos()[:, None], angle.sin()[:, None]
+        first, second = x_PNHh.chunk(2, -1)
+        return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+    def forward(
+        self, x_PND: Tensor, embedded_PND: Tensor, kept: list[tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the next states, and logits [P, N, R]; ``kept`` gains keys and values."""
+        both = torch.cat(
+            [self.norm(embedded_PND, "token_norm"), self.norm(x_PND, "state_norm")], -1
+        )
+        later = len(kept)
+        size = (*x_PND.shape[:2], -1, self.width)
+        q_PNHh = self.turned((both @ self.q.T).view(size), later)
+        group = self.heads // self.kv_heads
+        k_PNHh, v_PNHh = (
+            x.repeat_interleave(group, 2)
+            for x in (
+                self.turned((both @ self.k.T).view(size), later),
+                (both @ self.v.T).view(size),
+            )
+        )
+        kept.append((k_PNHh, v_PNHh))
+        scores = [_causal(torch.einsum("pihd,pjhd->phij", q_PNHh, kept[0][0]))]
+        # Of its own draft's tokens each sees those of its own place alone.
+        scores += [torch.einsum("pihd,pihd->phi", q_PNHh, k)[..., None] for k, _ in kept[1:]]
+        chance = (torch.cat(scores, -1) / self.width**0.5).softmax(-1)
+        count = x_PND.shape[1]
+        said = torch.einsum("phij,pjhd->pihd", chance[..., :count], kept[0][1])
+        for i, (_, v) in enumerate(kept[1:]):
+            said = said + chance[..., count + i].transpose(1, 2)[..., None] * v
+        x_PND = x_PND + said.flatten(2) @ self.o.T
+        normed = self.norm(x_PND, "mlp_norm")
+        inner = functional.silu(normed @ self.gate.T) * (normed @ self.up.T)
+        x_PND = x_PND + inner @ self.down.T
+        return x_PND, self.norm(x_PND, "final_norm") @ self.head.T
+
+
+def _causal(scores_PHij: Tensor) -> Tensor:
+    count = scores_PHij.shape[-1]
+    after = torch.ones(count, count, dtype=torch.bool).triu(1)
+    return scores_PHij.masked_fill(after, float("-inf"))
+
+
+class _Training(DraftTraining):
+    """One run's state; a place is the number of a text."""
+
+    block: _Layer
+
+    def __init__(
+        self,
+        weights: Weights,
+        material: Material,
+        recipe: EagleRecipe,
+        layers: tuple[int, int, int],
+        streams: list[npt.NDArray[np.float16]],
+    ) -> None:
+        super().__init__(recipe.steps, recipe.places, recipe.peak_lr, recipe.seed)
+        self._recipe, self._material, self._config = recipe, material, weights.config
+        texts = len(material.ends)
+        share = max(1, texts // _HELD_OUT)
+        long = [i for i in range(texts) if self._drafts(i) > 0]
+        self.places = np.array([i for i in long if i < texts - share], np.int64)
+        self.held_out = np.array([i for i in long if i >= texts - share], np.int64)
+        if not len(self.places) or not len(self.held_out):
+            raise ConfigError(
+                f"texts: expected some with more than depth + 2 = {recipe.depth + 2} tokens to "
+                "learn from and to measure on; take more or longer texts"
+            )
+        self._layers, self._streams = layers, streams
+        vocab = weights.config.vocab_size
+        self._embedding_VD = widened(weights, Role.EMBEDDING)
+        self.tokens_R = np.sort(most_said(material, vocab, recipe.vocabulary))
+        self._row_V = torch.full((vocab,), -1, dtype=torch.int64)
+        self._row_V[torch.from_numpy(self.tokens_R).long()] = torch.arange(len(self.tokens_R))
+        torch.manual_seed(recipe.seed)
+        hidden = weights.config.hidden_size
+        head_RD = torch.randn(len(self.tokens_R), hidden) / hidden**0.5
+        self.block = _Layer(weights, recipe.inner or 2 * hidden, head_RD)
+
+    def _drafts(self, text: int) -> int:
+        """Drafts that a text has: each reads a token, and has ``depth`` more behind it."""
+        return len(self._material.ends[text]) - 1 - self._recipe.depth
+
+    def loss(self, places_N: npt.NDArray[np.int64]) -> tuple[Tensor, list[float]]:
+        """Return the loss, and of each token of a draft how often it is right."""
+        # Texts differ in length: one by one, so that none is padded.
+        parts = [self._loss_of(int(text)) for text in places_N]
+        right = np.mean([right for _, right in parts], axis=0)
+        return torch.stack([loss for loss, _ in parts]).mean(), [float(x) for x in right]
+
+    def _loss_of(self, text: int) -> tuple[Tensor, list[float]]:
+        material, span, drafts = self._material, self._material.ends[text], self._drafts(text)
+        ids = material.ids[span.start : span.stop]
+        streams = torch.from_numpy(self._streams[text][:drafts].astype(np.float32))[None]
+        x_PND = streams @ self.block.fc.T
+        # Of a prompt nothing is learnt: nobody drafts it.
+        learnt = torch.arange(drafts) + 1 >= material.starts[text].start - span.start
+        loss, weight, right = torch.zeros(()), 1.0, []
+        kept: list[tuple[Tensor, Tensor]] = []
+        for i in range(1, self._recipe.depth + 1):
+            at = np.arange(i, i + drafts)
+            embedded = torch.from_numpy(self._embedding_VD[ids[at]])[None]
+            x_PND, logits_PNR = self.block(x_PND, embedded, kept)
+            rows_NB = self._row_V[torch.from_numpy(material.best[span.start + at]).long()]
+            chance_NB = torch.from_numpy(material.chance[span.start + at]) * (rows_NB >= 0)
+            logs_NB = functional.log_softmax(logits_PNR[0], -1).gather(1, rows_NB.clamp(min=0))
+            lost_N = (chance_NB * logs_NB).sum(1)
+            loss = loss - weight * lost_N[learnt].mean()
+            weight *= LATER
+            hit_N = (logits_PNR[0].argmax(-1) == rows_NB[:, 0]).float()
+            right.append(float(hit_N[learnt].mean()))
+        return loss, right
+
+    @torch.no_grad()
+    def measure(self) -> list[float]:
+        """Return how often a held-out draft's tokens are the model's most probable ones."""
+        return [round(share, 4) for share in self.loss(self.held_out)[1]]
+
+    def eagle(self) -> Eagle:
+        """Return what was trained."""
+        block = self.block
+        weights = {name: x.detach().numpy() for name, x in block.named_parameters()}
+        return Eagle(
+            weights=weights,
+            tokens=self.tokens_R.astype(np.int32),
+            vocab_size=self._config.vocab_size,
+            layers=self._layers,
+            heads=(block.heads, block.kv_heads, block.width),
+            rotary=self._config.rotary,
+            norm_eps=_EPS,
+        )
