@@ -158,22 +158,64 @@ void PassScheduler::time_pass() {
 
 void PassScheduler::lay_out_rows() {
   draft();
-  // Sequences that decode come first, with their drafts; a prompt may take what is left.
   const PlanHeader& h = f_.plan.header;
-  bool decoding = true;
+  int64_t waiting = 0;  // tokens of prompts
+  decoding_.clear();
+  reading_.clear();
   for (Running& running : running_) {
-    const bool fed = running.fed == running.advance.tokens.size();
-    if (fed && !running.done && !running.parked) add_rows(running, decode_width(h));
-  }
-  // Nobody waits for his next token during a wider pass, and it has no room for all rows' logits.
-  const bool wide = f_.pass.width == 0 && all_logits_ == nullptr;
-  for (Running& running : running_) {
-    if (!running.done && running.fed < running.advance.tokens.size()) {
-      decoding = false;
-      add_rows(running, wide ? h.max_width : decode_width(h));
+    if (running.done) continue;
+    const int64_t left = left_of(running);
+    waiting += left;
+    if (left > 0) {
+      reading_.push_back(&running);
+    } else if (!running.parked) {
+      decoding_.push_back(&running);
     }
   }
-  if (decoding && f_.pass.width > 0) pass_begun_ns_ = now_ns();
+  // Sequences that decode come first, with their drafts; prompts have what is left, and where those
+  // are many half of the pass: else beside 63 of them a prompt would be read a token a pass.
+  const int32_t most = decode_width(h);
+  add_decoding(most - static_cast<int32_t>(std::min<int64_t>(waiting, most / 2)), most);
+  // Nobody waits for his next token during a wider pass, and it has no room for all rows' logits.
+  const bool wide = f_.pass.width == 0 && all_logits_ == nullptr;
+  add_reading(wide ? h.max_width : most);
+  if (reading_.empty() && f_.pass.width > 0) pass_begun_ns_ = now_ns();
+}
+
+// Tokens of a prompt that have not gone in.
+int64_t PassScheduler::left_of(const Running& running) {
+  return static_cast<int64_t>(running.advance.tokens.size() - running.fed);
+}
+
+// Adds the rows of sequences that decode; where they are more than `room` they take turns, a part
+// of them in each pass, and have no drafts.
+void PassScheduler::add_decoding(int32_t room, int32_t most) {
+  if (static_cast<int32_t>(decoding_.size()) <= room) {
+    for (Running* running : decoding_) add_rows(*running, most);
+    return;
+  }
+  const int32_t slots = f_.sequences.slots();
+  std::ranges::sort(decoding_, {}, [&](const Running* running) {
+    return (running->advance.slot - turn_ + slots) % slots;
+  });
+  for (Running* running : decoding_) {
+    running->draft.clear();
+    if (f_.pass.width == room) break;
+    add_rows(*running, room);
+  }
+  turn_ = decoding_[room]->advance.slot;
+}
+
+// Adds rows of prompts as they came, but the shortest first, in up to half of them. So a short one
+// does not wait for long ones, nor a long one for many short ones.
+void PassScheduler::add_reading(int32_t most) {
+  const auto by_left = [](const Running* running) { return left_of(*running); };
+  const auto shortest = std::ranges::min_element(reading_, {}, by_left);
+  const bool overtakes = shortest != reading_.begin();
+  if (overtakes) add_rows(**shortest, f_.pass.width + (most - f_.pass.width + 1) / 2);
+  for (auto each = reading_.begin(); each != reading_.end(); ++each) {
+    if (each != shortest || !overtakes) add_rows(**each, most);
+  }
 }
 
 // Fills in the drafts of this pass. A slot that reads its prompt has none; and while it does,

@@ -109,6 +109,9 @@ class PassScheduler {
 
   void time_pass();
   void lay_out_rows();
+  static int64_t left_of(const Running& running);
+  void add_decoding(int32_t room, int32_t most);
+  void add_reading(int32_t most);
   void draft();
   bool ask_for_drafts(Running& running, int rows, bool reading);
   void lend_workers();
@@ -144,7 +147,9 @@ class PassScheduler {
   SamplerScratch scratch_;
   Speculation speculation_;
   OnToken on_token_ = nullptr;  // of an epoch that drafts for another executor
+  int32_t turn_ = 0;            // the slot that decodes next where not all can
   // Of a pass: scratch.
+  std::vector<Running*> decoding_, reading_;
   std::vector<DraftAsk> asks_;
   std::vector<Draft*> drafts_;
   std::vector<float> state_;   // [D]
