@@ -164,7 +164,7 @@ struct BoundExecutor {
   }
 
   std::pair<OwnRows, std::optional<OwnBytes>> save(int slot, int64_t begin, int64_t end) {
-    executor.check_idle("save");  // before anything is read that an epoch writes
+    executor.sequences("save", slot);  // before anything is read that an epoch writes
     const int64_t length = executor.length(slot);
     if (begin < 0 || begin > end || end > length) {
       refuse("positions: expected some of the " + std::to_string(length) + " in this slot, got " +
@@ -179,7 +179,8 @@ struct BoundExecutor {
     const Owned rows(lists * positions * row), tail(tail_bytes);
     {
       nb::gil_scoped_release unlocked;
-      executor.sequences("save").save(slot, begin, end, rows.data, has_tail ? tail.data : nullptr);
+      executor.sequences("save", slot)
+          .save(slot, begin, end, rows.data, has_tail ? tail.data : nullptr);
     }
     std::optional<OwnBytes> found;
     if (has_tail) found = OwnBytes(tail.data, {tail_bytes}, tail.owner);
@@ -196,10 +197,10 @@ struct BoundExecutor {
       refuse("restore: expected what save returned, of a model and context as this one");
     }
     nb::gil_scoped_release unlocked;
-    executor.sequences("restore").restore(
-        slot, count, stride, reinterpret_cast<const char*>(rows.data()),
-        tail ? reinterpret_cast<const char*>(tail->data()) : nullptr,
-        tail ? static_cast<int64_t>(tail->size()) : 0);
+    executor.sequences("restore", slot)
+        .restore(slot, count, stride, reinterpret_cast<const char*>(rows.data()),
+                 tail ? reinterpret_cast<const char*>(tail->data()) : nullptr,
+                 tail ? static_cast<int64_t>(tail->size()) : 0);
   }
 };
 
@@ -293,6 +294,11 @@ void bind_executor(nb::module_& m) {
       .def(
           "length", [](const BoundExecutor& e, int slot) { return e.executor.length(slot); },
           "slot"_a)
+      .def(
+          "is_free", [](const BoundExecutor& e, int slot) { return e.executor.is_free(slot); },
+          "slot"_a,
+          "Whether no epoch uses a slot: then it may be truncated, saved and restored while one "
+          "runs, by any thread.")
       .def(
           "truncate",
           [](BoundExecutor& e, int slot, int64_t length) { e.executor.truncate(slot, length); },

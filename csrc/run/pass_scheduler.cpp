@@ -22,6 +22,7 @@ constexpr uint32_t kRingEvents = 4096;
 PassScheduler::PassScheduler(Forward& f, int slots)
     : f_(f),
       guides_(slots),
+      busy_(slots),
       ring_(kRingEvents),
       speculation_(slots, decode_width(f.plan.header), f.plan.header.context,
                    {std::begin(f.plan.header.read), std::end(f.plan.header.read)}) {}
@@ -51,7 +52,10 @@ void PassScheduler::begin_epoch(std::vector<Advance> advances, OnToken on_token)
   }
   drop_guides();
   on_token_ = std::move(on_token);
+  begun_ = false;
   yield_.store(false, std::memory_order_relaxed);
+  if (on_token_) return;  // a draft model's: who drafts by it knows when it is through
+  for (const Running& running : running_) busy_[running.advance.slot] = true;
 }
 
 void PassScheduler::script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {
@@ -135,16 +139,18 @@ void PassScheduler::lay_out_pass() {
     f_.pass.offered = false;
     f_.pass.chore = chore_;
     const uint32_t calls = calls_.count();  // before looking for them
-    if (yield_.load(std::memory_order_relaxed)) {
+    // Not before the first pass: who comes and goes would else keep all others from theirs.
+    if (begun_ && yield_.load(std::memory_order_relaxed)) {
       // A parked slot gives its last token back: the next epoch feeds it, and has its logits then.
       for (const Running& running : running_) {
         const int32_t slot = running.advance.slot;
-        f_.sequences.set_length(slot, f_.sequences.length(slot) - running.parked);
+        if (running.parked) f_.sequences.set_length(slot, f_.sequences.length(slot) - 1);
       }
       return;
     }
     const bool parked = settle_parked();
     lay_out_rows();
+    begun_ = true;
     if (f_.pass.width > 0 || !parked) return;
     calls_.await(calls + 1);
   }
@@ -446,8 +452,14 @@ bool PassScheduler::break_off(Running& running) {
   event.token = kNoToken;
   event.logprob = std::numeric_limits<float>::quiet_NaN();
   event.time_ns = now_ns();
-  ring_.push(event);
+  leave(running, event);
   return false;
+}
+
+// Sends a token off; with its last one the slot is whoever's reads it.
+void PassScheduler::leave(const Running& running, const TokenEvent& event) {
+  if (running.done) busy_[running.advance.slot].store(false, std::memory_order_release);
+  ring_.push(event);
 }
 
 // A token of the answer: it leaves. Returns whether it was drafted and fed, and more may follow.
@@ -500,7 +512,7 @@ void PassScheduler::emit(Running& running, int32_t token, const float* logits, i
     report_logprobs(logits, f_.plan.header.vocab, advance.logprobs, scratch_, event);
   }
   event.time_ns = now_ns();
-  ring_.push(event);
+  leave(running, event);
 }
 
 }  // namespace monolane

@@ -4,6 +4,7 @@
 // the end be asked for, by others at any time.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -57,11 +58,16 @@ class PassScheduler {
   // For tests and measurements: see Speculation::script.
   void script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws);
 
+  // Notes that the epoch is over, whatever is left of what it was to draw.
+  void free_slots() { std::ranges::fill(busy_, false); }
+
   Speculation& speculation() { return speculation_; }
   const Speculation& speculation() const { return speculation_; }
   TokenRing& ring() { return ring_; }
 
   // ---- At any time ----
+
+  bool is_free(int slot) const { return !busy_[slot].load(std::memory_order_acquire); }
 
   // Posts what may come next in a guided slot; see Executor::guide.
   void guide(int slot, Guide guide);
@@ -128,6 +134,7 @@ class PassScheduler {
   void settle(Running& running, const float* logits);
   bool draw(Running& running, const float* logits);
   bool break_off(Running& running);
+  void leave(const Running& running, const TokenEvent& event);
   bool force(Running& running, const float*& logits);
   bool accept(Running& running, int32_t token, const float* logits, int32_t drafted);
   void emit(Running& running, int32_t token, const float* logits, int32_t drafted = 0,
@@ -141,7 +148,11 @@ class PassScheduler {
   float* all_logits_ = nullptr;
   float* all_hidden_ = nullptr;
   std::atomic<bool> yield_{false};
+  bool begun_ = false;  // the epoch has a pass
   std::vector<std::atomic<Guide*>> guides_;  // [slots] posted and not yet taken, or null
+  // [slots] of an epoch that a caller reads, until the last token has left: with it nobody touches
+  // the slot any more.
+  std::vector<std::atomic<bool>> busy_;
   Progress calls_;  // guides and interruptions: what a leader with nothing else to do waits for
   TokenRing ring_;
   SamplerScratch scratch_;

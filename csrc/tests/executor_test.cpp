@@ -83,6 +83,7 @@ Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const st
   if (named.batch_alone) return drawn;
   if (named.plan.header.groups % 2 == 0 && fault.empty()) test_ranks(named, tensors, isa, drawn);
   test_yield(executor);
+  test_beside(executor);
   test_guides(executor, named.plan.header.vocab);
   test_drafts(executor);
   if (fault.empty()) test_joint_drafter(named, weights, isa, DraftBy::kModel);

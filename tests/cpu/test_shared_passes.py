@@ -101,3 +101,14 @@ def test_rows_of_others_change_no_bit(executor: CpuExecutor) -> None:
         alone = run(executor, advance)
         mine = [event for event in together if event.slot == advance.slot]
         assert [(e.token_id, e.logprob) for e in mine] == [(e.token_id, e.logprob) for e in alone]
+
+
+def test_an_epoch_has_a_pass_however_soon_it_is_to_end(executor: CpuExecutor) -> None:
+    """Else requests that come one behind the other would keep all from drawing."""
+    for _ in range(30):
+        executor.truncate(0, 0)
+        executor.start([asked(0, 3, 9)])
+        executor.interrupt()
+        while not executor.read(0.1):
+            pass
+        assert executor.take()

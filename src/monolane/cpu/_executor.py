@@ -227,6 +227,11 @@ class CpuExecutor(Executor):
         with our_errors():
             return self._core.length(slot)
 
+    def is_free(self, slot: int) -> bool:
+        """Tell whether no epoch uses a slot; with ranks all is done between epochs."""
+        with our_errors():
+            return self.keeps_bytes and self._core.is_free(slot)
+
     def truncate(self, slot: int, length: int) -> None:
         """Take back all tokens of a slot from ``length`` on."""
         with our_errors():
