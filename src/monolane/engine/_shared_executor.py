@@ -209,6 +209,8 @@ class SharedExecutor:
                 self._interrupt()
             while request.inside and not request.done:
                 self._turn()
+            while self._running and not self._requests:  # it ends at once, and an idle engine
+                self._turn()  # has none
 
     def _interrupt(self) -> None:
         if self._running:
