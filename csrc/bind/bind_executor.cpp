@@ -467,8 +467,8 @@ void bind_executor(nb::module_& m) {
               return std::vector<float>(x.data(), x.data() + x.size());
             };
             const size_t lanes = static_cast<size_t>(e.executor.plan().header.lanes);
-            if (down.shape(0) != lanes || up.shape(0) != lanes || up.shape(2) != down.shape(1)) {
-              refuse("adapter: expected A [L, r, K] and B [L, R, r] of one rank");
+            if (down.shape(0) != lanes || up.shape(0) != lanes || up.shape(1) != down.shape(1)) {
+              refuse("adapter: expected A [L, r, K] and B [L, r, R] of one rank");
             }
             e.executor.add_adapter(adapter, layer, static_cast<WeightRole>(role),
                                    {static_cast<int64_t>(down.shape(1)), list(down), list(up)});

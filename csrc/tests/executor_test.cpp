@@ -90,6 +90,7 @@ Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const st
   if (fault.empty()) test_joint_drafter(named, weights, isa, DraftBy::kHeads);
   test_rollback(executor, named.plan.header.vocab);
   test_trace(executor, named.plan);
+  if (fault.empty()) test_adapters(executor, drawn);
   clear(executor);
   Advance waiting = advance(1, prompt(5, 8), 500);
   waiting.guided = true;

@@ -173,7 +173,8 @@ class CpuExecutor(Executor):
         self.tail_positions = self._tail_positions(weights.config)
         for number, adapter in enumerate(self._adapters, 1):
             for (role, layer), part in adapter.parts.items():
-                self._core.add_adapter(number, layer, ROLES.index(role), part.down, part.up)
+                up = np.ascontiguousarray(part.up.swapaxes(1, 2))  # [L, r, R]
+                self._core.add_adapter(number, layer, ROLES.index(role), part.down, up)
         ranks = self._start(weights)
         if ranks is None:
             native.convert()
