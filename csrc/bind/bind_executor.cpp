@@ -188,7 +188,7 @@ struct BoundExecutor {
   }
 
   void restore(int slot, int64_t count, const Rows& rows, const std::optional<Bytes>& tail) {
-    const KvCache& cache = executor.sequences().cache;
+    const KvCache& cache = executor.sequences("restore", slot).cache;
     const int64_t end = executor.length(slot) + count, stride = static_cast<int64_t>(rows.shape(1));
     if (static_cast<int64_t>(rows.shape(0)) != cache.kept_rows(cache.own()) ||
         static_cast<int64_t>(rows.shape(2)) != cache.kept_row_bytes() || count < 0 ||
