@@ -165,7 +165,7 @@ struct BoundExecutor {
   }
 
   std::pair<OwnRows, std::optional<OwnBytes>> save(int slot, int64_t begin, int64_t end) {
-    executor.check_idle("save");  // before anything is read that an epoch writes
+    executor.sequences("save", slot);  // before anything is read that an epoch writes
     const int64_t length = executor.length(slot);
     if (begin < 0 || begin > end || end > length) {
       refuse("positions: expected some of the " + std::to_string(length) + " in this slot, got " +
@@ -180,7 +180,8 @@ struct BoundExecutor {
     const Owned rows(lists * positions * row), tail(tail_bytes);
     {
       nb::gil_scoped_release unlocked;
-      executor.sequences("save").save(slot, begin, end, rows.data, has_tail ? tail.data : nullptr);
+      executor.sequences("save", slot)
+          .save(slot, begin, end, rows.data, has_tail ? tail.data : nullptr);
     }
     std::optional<OwnBytes> found;
     if (has_tail) found = OwnBytes(tail.data, {tail_bytes}, tail.owner);
@@ -188,7 +189,7 @@ struct BoundExecutor {
   }
 
   void restore(int slot, int64_t count, const Rows& rows, const std::optional<Bytes>& tail) {
-    const KvCache& cache = executor.sequences().cache;
+    const KvCache& cache = executor.sequences("restore", slot).cache;
     const int64_t end = executor.length(slot) + count, stride = static_cast<int64_t>(rows.shape(1));
     if (static_cast<int64_t>(rows.shape(0)) != cache.kept_rows(cache.own()) ||
         static_cast<int64_t>(rows.shape(2)) != cache.kept_row_bytes() || count < 0 ||
@@ -197,10 +198,10 @@ struct BoundExecutor {
       refuse("restore: expected what save returned, of a model and context as this one");
     }
     nb::gil_scoped_release unlocked;
-    executor.sequences("restore").restore(
-        slot, count, stride, reinterpret_cast<const char*>(rows.data()),
-        tail ? reinterpret_cast<const char*>(tail->data()) : nullptr,
-        tail ? static_cast<int64_t>(tail->size()) : 0);
+    executor.sequences("restore", slot)
+        .restore(slot, count, stride, reinterpret_cast<const char*>(rows.data()),
+                 tail ? reinterpret_cast<const char*>(tail->data()) : nullptr,
+                 tail ? static_cast<int64_t>(tail->size()) : 0);
   }
 };
 
@@ -294,6 +295,11 @@ void bind_executor(nb::module_& m) {
       .def(
           "length", [](const BoundExecutor& e, int slot) { return e.executor.length(slot); },
           "slot"_a)
+      .def(
+          "is_free", [](const BoundExecutor& e, int slot) { return e.executor.is_free(slot); },
+          "slot"_a,
+          "Whether no epoch uses a slot: then it may be truncated, saved and restored while one "
+          "runs, by any thread.")
       .def(
           "truncate",
           [](BoundExecutor& e, int slot, int64_t length) { e.executor.truncate(slot, length); },
@@ -462,8 +468,8 @@ void bind_executor(nb::module_& m) {
               return std::vector<float>(x.data(), x.data() + x.size());
             };
             const size_t lanes = static_cast<size_t>(e.executor.plan().header.lanes);
-            if (down.shape(0) != lanes || up.shape(0) != lanes || up.shape(2) != down.shape(1)) {
-              refuse("adapter: expected A [L, r, K] and B [L, R, r] of one rank");
+            if (down.shape(0) != lanes || up.shape(0) != lanes || up.shape(1) != down.shape(1)) {
+              refuse("adapter: expected A [L, r, K] and B [L, r, R] of one rank");
             }
             e.executor.add_adapter(adapter, layer, static_cast<WeightRole>(role),
                                    {static_cast<int64_t>(down.shape(1)), list(down), list(up)});

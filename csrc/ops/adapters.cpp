@@ -42,8 +42,8 @@ void Adapters::add(int adapter, int64_t layer, WeightRole role, LowRank part) {
         return static_cast<int64_t>(values.size()) == lanes * each * part.rank;
       };
       if (part.rank < 1 || !holds(part.down, matrix.columns) || !holds(part.up, matrix.rows)) {
-        refuse("A [L, r, " + std::to_string(matrix.columns) + "] and B [L, " +
-               std::to_string(matrix.rows) + ", r]");
+        refuse("A [L, r, " + std::to_string(matrix.columns) + "] and B [L, r, " +
+               std::to_string(matrix.rows) + "]");
       }
       parts_of_[adapter - 1][p * kPlanMaxMatrices + i] = static_cast<int32_t>(parts_.size());
       reached_[p] = found = true;
@@ -68,22 +68,17 @@ void Adapters::begin(const std::vector<Advance>& advances) {
 
 void AdapterRoom::reserve(const Plan& plan, const Kernels& kernels, int64_t rank) {
   const PlanHeader& h = plan.header;
-  const auto bytes = [](int64_t count) { return static_cast<size_t>(count); };
-  int64_t columns = 1, rows = 1;
+  int64_t columns = 1;
   for (const PlanPhase& phase : plan.phases) {
     if (!is_reached(phase.kind)) continue;
     for (int32_t i = 0; i < phase.num_matrices; ++i) {
       columns = std::max<int64_t>(columns, phase.matrices[i].columns);
-      rows = std::max<int64_t>(rows, phase.matrices[i].rows);
     }
   }
-  token_bytes = kernels.packed_bytes(Activation::kF32, rank);
-  const int64_t input_bytes = kernels.packed_bytes(Activation::kF32, columns), f32 = sizeof(float);
-  inputs = std::make_unique<Arena>(bytes(kMaxWidth * input_bytes));
-  lowered = std::make_unique<Arena>(bytes(kMaxWidth * rank * f32));
-  packed = std::make_unique<Arena>(
-      bytes(int64_t{kPlanMaxMatrices} * h.group_lanes * h.max_width * token_bytes));
-  product = std::make_unique<Arena>(bytes(kMaxWidth * rows * f32));
+  const int64_t token = kernels.packed_bytes(Activation::kF32, columns);
+  const int64_t rows = int64_t{kPlanMaxMatrices} * h.group_lanes * h.max_width;
+  inputs = std::make_unique<Arena>(static_cast<size_t>(kMaxWidth * token));
+  lowered = std::make_unique<Arena>(static_cast<size_t>(rows * rank) * sizeof(float));
 }
 
 }  // namespace monolane

@@ -19,7 +19,9 @@ namespace monolane {
 struct LowRank {
   int64_t rank = 0;
   std::vector<float> down;  // A [L, r, K]
-  std::vector<float> up;    // B [L, R, r], with the adapter's scale in it
+  // The columns of B, one behind the other, [L, r, R], with the adapter's scale in them: what a
+  // worker adds to its rows lies together, and rows are many where r is small.
+  std::vector<float> up;
 };
 
 class Adapters {
@@ -66,11 +68,8 @@ class Adapters {
 
 // What a worker needs for them; made with the first adapter.
 struct AdapterRoom {
-  int64_t token_bytes = 0;         // of one packed A x
   std::unique_ptr<Arena> inputs;   // [kMaxWidth, packed K]
-  std::unique_ptr<Arena> lowered;  // [kMaxWidth, r]
-  std::unique_ptr<Arena> packed;   // A x, [kPlanMaxMatrices, lanes, T, packed r]
-  std::unique_ptr<Arena> product;  // B (A x), [kMaxWidth, rows]
+  std::unique_ptr<Arena> lowered;  // A x, [kPlanMaxMatrices, lanes, T, r]
 
   // Throws std::bad_alloc.
   void reserve(const Plan& plan, const Kernels& kernels, int64_t rank);

@@ -97,6 +97,16 @@ void Executor::check_idle(const char* what) const {
   }
 }
 
+bool Executor::is_free(int slot) const {
+  forward_.sequences.length(slot);  // throws where there is no such slot
+  return scheduler_.is_free(slot);
+}
+
+Sequences& Executor::sequences(const char* what, int slot) {
+  if (is_free(slot)) return forward_.sequences;
+  throw std::logic_error(std::string(what) + ": an epoch uses this slot; stop it first");
+}
+
 void Executor::begin(std::vector<Advance> advances) {
   if (in_epoch_) throw std::logic_error("an epoch is running; read it to its end or stop it first");
   check_failed();
@@ -108,6 +118,11 @@ void Executor::begin(std::vector<Advance> advances) {
     work_or_fail(worker);
     if (worker == 0) scheduler_.ring().push_end();
   });
+}
+
+void Executor::end() {
+  if (in_epoch_) scheduler_.free_slots();
+  in_epoch_ = false;
 }
 
 // Of one that fails, the others' waits end, too, and so does the executor's use.
@@ -200,7 +215,7 @@ void Executor::add_adapter(int adapter, int64_t layer, WeightRole role, LowRank 
 }
 
 void Executor::give_adapter(int slot, int adapter) {
-  if (const int64_t held = sequences("adapter").length(slot); held > 0) {
+  if (const int64_t held = sequences("adapter", slot).length(slot); held > 0) {
     throw std::invalid_argument("adapter: expected an empty slot, got one with " +
                                 std::to_string(held) + " tokens");
   }
@@ -263,7 +278,7 @@ void Executor::finish(int slot, std::vector<int32_t> tokens, std::vector<float> 
   threads_.join();
   std::vector<TokenEvent> none;
   scheduler_.ring().take(none);  // the end
-  in_epoch_ = false;
+  end();
   check_failed();
   if (!scheduler_.fed_all() && forward_.exchange.lost() < 0) {
     throw std::logic_error("logits, hidden: expected no `interrupt` while they are computed");
@@ -282,7 +297,7 @@ bool Executor::take(std::vector<TokenEvent>& events, int milliseconds) {
     const bool over = !in_epoch_ || threads_.finished();  // before taking: later there come no more
     scheduler_.ring().take(events);
     if (over) {
-      in_epoch_ = false;
+      end();
       return true;
     }
     if (!events.empty() || now_ns() >= deadline) return false;

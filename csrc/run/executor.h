@@ -52,14 +52,24 @@ class Executor final : public DraftModel {
   // it still goes on.
   bool follows(int milliseconds);
 
+  // ---- Of a slot that no epoch uses, by any thread ----
+
+  // Whether that is so: it is not among those of the epoch that runs, or has drawn its last token.
+  // Throws std::invalid_argument where there is no such slot.
+  bool is_free(int slot) const;
+
+  // To change a slot's sequence, or to read it; throws std::logic_error, which names `what` was to
+  // be done, where an epoch uses it.
+  Sequences& sequences(const char* what, int slot);
+
+  // Has a slot's sequence, which has no token yet, be that of an adapter; see Adapters::give.
+  // Throws std::invalid_argument where it has some.
+  void give_adapter(int slot, int adapter);
+
   // ---- Between epochs. What changes something throws std::logic_error while one runs, and names
   // `what` was to be done. ----
 
   const Sequences& sequences() const { return forward_.sequences; }
-  Sequences& sequences(const char* what) {
-    check_idle(what);
-    return forward_.sequences;
-  }
   SavedSequences& saved(const char* what) {
     check_idle(what);
     return *saved_;
@@ -78,11 +88,7 @@ class Executor final : public DraftModel {
   // Adds a part of an adapter; see Adapters::add, which throws.
   void add_adapter(int adapter, int64_t layer, WeightRole role, LowRank part);
 
-  // Has a slot's sequence, which has no token yet, be that of an adapter; see Adapters::give.
-  // Throws std::invalid_argument where it has some.
-  void give_adapter(int slot, int adapter);
-
-  // The same of an EAGLE-3 drafter, which reads the stream before each of these layers.
+  // As set_heads, of an EAGLE-3 drafter, which reads the stream before each of these layers.
   void set_eagle(const EagleWeights& weights, const std::vector<int>& layers);
 
   // For tests and measurements: see Speculation::script.
@@ -133,7 +139,9 @@ class Executor final : public DraftModel {
   bool resumable(int slot, int64_t length) const override {
     return forward_.sequences.resumable(slot, length);
   }
-  void truncate(int slot, int64_t length) override { sequences("truncate").truncate(slot, length); }
+  void truncate(int slot, int64_t length) override {
+    sequences("truncate", slot).truncate(slot, length);
+  }
   void prepare(std::vector<Advance> advances, OnToken on_token) override;
   void take_part(int worker) override;
 
@@ -141,6 +149,7 @@ class Executor final : public DraftModel {
   void check_loaded() const;
   void check_failed() const;
   void begin(std::vector<Advance> advances);
+  void end();
   void run_chore(const Chore& chore);
   bool take(std::vector<TokenEvent>& events, int milliseconds);
   void finish(int slot, std::vector<int32_t> tokens, std::vector<float> states, float* logits,

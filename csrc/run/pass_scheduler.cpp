@@ -22,6 +22,7 @@ constexpr uint32_t kRingEvents = 4096;
 PassScheduler::PassScheduler(Forward& f, int slots)
     : f_(f),
       guides_(slots),
+      busy_(slots),
       ring_(kRingEvents),
       speculation_(slots, decode_width(f.plan.header), f.plan.header.context,
                    {std::begin(f.plan.header.read), std::end(f.plan.header.read)}) {}
@@ -51,7 +52,10 @@ void PassScheduler::begin_epoch(std::vector<Advance> advances, OnToken on_token)
   }
   drop_guides();
   on_token_ = std::move(on_token);
+  begun_ = false;
   yield_.store(false, std::memory_order_relaxed);
+  if (on_token_) return;  // a draft model's: who drafts by it knows when it is through
+  for (const Running& running : running_) busy_[running.advance.slot] = true;
 }
 
 void PassScheduler::script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {
@@ -135,16 +139,18 @@ void PassScheduler::lay_out_pass() {
     f_.pass.offered = false;
     f_.pass.chore = chore_;
     const uint32_t calls = calls_.count();  // before looking for them
-    if (yield_.load(std::memory_order_relaxed)) {
+    // Not before the first pass: who comes and goes would else keep all others from theirs.
+    if (begun_ && yield_.load(std::memory_order_relaxed)) {
       // A parked slot gives its last token back: the next epoch feeds it, and has its logits then.
       for (const Running& running : running_) {
         const int32_t slot = running.advance.slot;
-        f_.sequences.set_length(slot, f_.sequences.length(slot) - running.parked);
+        if (running.parked) f_.sequences.set_length(slot, f_.sequences.length(slot) - 1);
       }
       return;
     }
     const bool parked = settle_parked();
     lay_out_rows();
+    begun_ = true;
     if (f_.pass.width > 0 || !parked) return;
     calls_.await(calls + 1);
   }
@@ -158,22 +164,64 @@ void PassScheduler::time_pass() {
 
 void PassScheduler::lay_out_rows() {
   draft();
-  // Sequences that decode come first, with their drafts; a prompt may take what is left.
   const PlanHeader& h = f_.plan.header;
-  bool decoding = true;
+  int64_t waiting = 0;  // tokens of prompts
+  decoding_.clear();
+  reading_.clear();
   for (Running& running : running_) {
-    const bool fed = running.fed == running.advance.tokens.size();
-    if (fed && !running.done && !running.parked) add_rows(running, decode_width(h));
-  }
-  // Nobody waits for his next token during a wider pass, and it has no room for all rows' logits.
-  const bool wide = f_.pass.width == 0 && all_logits_ == nullptr;
-  for (Running& running : running_) {
-    if (!running.done && running.fed < running.advance.tokens.size()) {
-      decoding = false;
-      add_rows(running, wide ? h.max_width : decode_width(h));
+    if (running.done) continue;
+    const int64_t left = left_of(running);
+    waiting += left;
+    if (left > 0) {
+      reading_.push_back(&running);
+    } else if (!running.parked) {
+      decoding_.push_back(&running);
     }
   }
-  if (decoding && f_.pass.width > 0) pass_begun_ns_ = now_ns();
+  // Sequences that decode come first, with their drafts; prompts have what is left, and where those
+  // are many half of the pass: else beside 63 of them a prompt would be read a token a pass.
+  const int32_t most = decode_width(h);
+  add_decoding(most - static_cast<int32_t>(std::min<int64_t>(waiting, most / 2)), most);
+  // Nobody waits for his next token during a wider pass, and it has no room for all rows' logits.
+  const bool wide = f_.pass.width == 0 && all_logits_ == nullptr;
+  add_reading(wide ? h.max_width : most);
+  if (reading_.empty() && f_.pass.width > 0) pass_begun_ns_ = now_ns();
+}
+
+// Tokens of a prompt that have not gone in.
+int64_t PassScheduler::left_of(const Running& running) {
+  return static_cast<int64_t>(running.advance.tokens.size() - running.fed);
+}
+
+// Adds the rows of sequences that decode; where they are more than `room` they take turns, a part
+// of them in each pass, and have no drafts.
+void PassScheduler::add_decoding(int32_t room, int32_t most) {
+  if (static_cast<int32_t>(decoding_.size()) <= room) {
+    for (Running* running : decoding_) add_rows(*running, most);
+    return;
+  }
+  const int32_t slots = f_.sequences.slots();
+  std::ranges::sort(decoding_, {}, [&](const Running* running) {
+    return (running->advance.slot - turn_ + slots) % slots;
+  });
+  for (Running* running : decoding_) {
+    running->draft.clear();
+    if (f_.pass.width == room) break;
+    add_rows(*running, room);
+  }
+  turn_ = decoding_[room]->advance.slot;
+}
+
+// Adds rows of prompts as they came, but the shortest first, in up to half of them. So a short one
+// does not wait for long ones, nor a long one for many short ones.
+void PassScheduler::add_reading(int32_t most) {
+  const auto by_left = [](const Running* running) { return left_of(*running); };
+  const auto shortest = std::ranges::min_element(reading_, {}, by_left);
+  const bool overtakes = shortest != reading_.begin();
+  if (overtakes) add_rows(**shortest, f_.pass.width + (most - f_.pass.width + 1) / 2);
+  for (auto each = reading_.begin(); each != reading_.end(); ++each) {
+    if (each != shortest || !overtakes) add_rows(**each, most);
+  }
 }
 
 // Fills in the drafts of this pass. A slot that reads its prompt has none; and while it does,
@@ -409,8 +457,14 @@ bool PassScheduler::break_off(Running& running) {
   event.token = kNoToken;
   event.logprob = std::numeric_limits<float>::quiet_NaN();
   event.time_ns = now_ns();
-  ring_.push(event);
+  leave(running, event);
   return false;
+}
+
+// Sends a token off; with its last one the slot is whoever's reads it.
+void PassScheduler::leave(const Running& running, const TokenEvent& event) {
+  if (running.done) busy_[running.advance.slot].store(false, std::memory_order_release);
+  ring_.push(event);
 }
 
 // A token of the answer: it leaves. Returns whether it was drafted and fed, and more may follow.
@@ -463,7 +517,7 @@ void PassScheduler::emit(Running& running, int32_t token, const float* logits, i
     report_logprobs(logits, f_.plan.header.vocab, advance.logprobs, scratch_, event);
   }
   event.time_ns = now_ns();
-  ring_.push(event);
+  leave(running, event);
 }
 
 }  // namespace monolane

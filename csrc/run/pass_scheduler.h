@@ -4,6 +4,7 @@
 // the end be asked for, by others at any time.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -57,11 +58,16 @@ class PassScheduler {
   // For tests and measurements: see Speculation::script.
   void script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws);
 
+  // Notes that the epoch is over, whatever is left of what it was to draw.
+  void free_slots() { std::ranges::fill(busy_, false); }
+
   Speculation& speculation() { return speculation_; }
   const Speculation& speculation() const { return speculation_; }
   TokenRing& ring() { return ring_; }
 
   // ---- At any time ----
+
+  bool is_free(int slot) const { return !busy_[slot].load(std::memory_order_acquire); }
 
   // Posts what may come next in a guided slot; see Executor::guide.
   void guide(int slot, Guide guide);
@@ -109,6 +115,9 @@ class PassScheduler {
 
   void time_pass();
   void lay_out_rows();
+  static int64_t left_of(const Running& running);
+  void add_decoding(int32_t room, int32_t most);
+  void add_reading(int32_t most);
   void draft();
   bool ask_for_drafts(Running& running, int rows, bool reading);
   void lend_workers();
@@ -125,6 +134,7 @@ class PassScheduler {
   void settle(Running& running, const float* logits);
   bool draw(Running& running, const float* logits);
   bool break_off(Running& running);
+  void leave(const Running& running, const TokenEvent& event);
   bool force(Running& running, const float*& logits);
   bool accept(Running& running, int32_t token, const float* logits, int32_t drafted);
   void emit(Running& running, int32_t token, const float* logits, int32_t drafted = 0,
@@ -138,13 +148,19 @@ class PassScheduler {
   float* all_logits_ = nullptr;
   float* all_hidden_ = nullptr;
   std::atomic<bool> yield_{false};
+  bool begun_ = false;  // the epoch has a pass
   std::vector<std::atomic<Guide*>> guides_;  // [slots] posted and not yet taken, or null
+  // [slots] of an epoch that a caller reads, until the last token has left: with it nobody touches
+  // the slot any more.
+  std::vector<std::atomic<bool>> busy_;
   Progress calls_;  // guides and interruptions: what a leader with nothing else to do waits for
   TokenRing ring_;
   SamplerScratch scratch_;
   Speculation speculation_;
   OnToken on_token_ = nullptr;  // of an epoch that drafts for another executor
+  int32_t turn_ = 0;            // the slot that decodes next where not all can
   // Of a pass: scratch.
+  std::vector<Running*> decoding_, reading_;
   std::vector<DraftAsk> asks_;
   std::vector<Draft*> drafts_;
   std::vector<float> state_;   // [D]

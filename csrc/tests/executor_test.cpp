@@ -83,12 +83,14 @@ Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const st
   if (named.batch_alone) return drawn;
   if (named.plan.header.groups % 2 == 0 && fault.empty()) test_ranks(named, tensors, isa, drawn);
   test_yield(executor);
+  test_beside(executor);
   test_guides(executor, named.plan.header.vocab);
   test_drafts(executor);
   if (fault.empty()) test_joint_drafter(named, weights, isa, DraftBy::kModel);
   if (fault.empty()) test_joint_drafter(named, weights, isa, DraftBy::kHeads);
   test_rollback(executor, named.plan.header.vocab);
   test_trace(executor, named.plan);
+  if (fault.empty()) test_adapters(executor, drawn);
   clear(executor);
   Advance waiting = advance(1, prompt(5, 8), 500);
   waiting.guided = true;

@@ -1,5 +1,6 @@
 // Batches, epochs that end early, tokens taken back, traces.
 #include <cstring>
+#include <stdexcept>
 
 #include "tests.h"
 
@@ -60,6 +61,51 @@ void test_rollback(Executor& executor, int32_t vocab) {
   const std::vector<float> rest = logits(311, 19);
   again.insert(again.end(), rest.begin(), rest.end());
   EXPECT(std::memcmp(again.data(), &whole[310 * vocab], again.size() * sizeof(float)) == 0);
+}
+
+// A slot that no epoch uses is saved, emptied and restored while one runs, and goes on as if
+// nothing had been; so is one that has drawn its last token, but none that has not.
+void test_beside(Executor& executor) {
+  clear(executor);
+  draw(executor, {advance(1, prompt(40, 9), 1)});
+  const auto saved_and_back = [&] {
+    Sequences& all = executor.sequences("save", 1);
+    const int64_t end = all.length(1), lists = all.cache.kept_rows(all.cache.own());
+    std::vector<char> rows(lists * end * all.cache.kept_row_bytes());
+    std::vector<char> tail(all.has_tails() ? all.tail_bytes(1, end) : 0);
+    all.save(1, 0, end, rows.data(), tail.empty() ? nullptr : tail.data());
+    executor.truncate(1, 0);
+    all.restore(1, end, end, rows.data(), tail.empty() ? nullptr : tail.data(),
+                static_cast<int64_t>(tail.size()));
+  };
+  executor.start({advance(0, prompt(30, 8), 60)});
+  for (int i = 0; i < 5; ++i) saved_and_back();
+  drain(executor);
+  const Drawn found = draw(executor, {advance(1, {7}, 9)});
+  executor.truncate(1, 0);
+  draw(executor, {advance(1, prompt(40, 9), 1)});
+  EXPECT(draw(executor, {advance(1, {7}, 9)}) == found);
+
+  Advance waiting = advance(0, {7}, 60);  // for a guide that does not come
+  waiting.guided = true;
+  executor.truncate(0, 0);
+  executor.start({waiting, advance(2, prompt(5, 8), 1)});
+  EXPECT(!executor.is_free(0) && executor.is_free(1));
+  std::vector<TokenEvent> events;
+  while (events.empty()) executor.read(events, 20);
+  EXPECT(events.front().slot == 2 && executor.is_free(2));
+  executor.truncate(2, 0);
+  saved_and_back();
+  bool refused = false;
+  try {
+    executor.truncate(0, 0);
+  } catch (const std::logic_error&) {
+    refused = true;
+  }
+  EXPECT(refused);
+  executor.interrupt();
+  drain(executor);
+  EXPECT(executor.is_free(0));
 }
 
 void test_trace(Executor& executor, const Plan& plan) {

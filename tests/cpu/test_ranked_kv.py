@@ -156,9 +156,10 @@ def test_wrong_calls(run: tuple[CpuExecutor, np.ndarray[Any, Any]]) -> None:
         with pytest.raises(RequestError, match="restore: expected what save returned"):
             executor.restore(1, found, count)
     executor.start([Advance(slot=0, token_ids=(1,), budget=500)])
-    for call in (lambda: executor.save(0, 0, 1), lambda: executor.restore(1, kept, 20)):
-        with pytest.raises(BackendError, match="an epoch is running; stop it first"):
+    for call in (lambda: executor.save(0, 0, 1), lambda: executor.restore(0, kept, 20)):
+        with pytest.raises(BackendError, match="an epoch uses this slot; stop it first"):
             call()
+    executor.restore(1, kept, 20)  # which no epoch uses
     executor.interrupt()
     while not executor.read(0.1):
         pass

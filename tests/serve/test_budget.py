@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from conftest import PATIENCE
 from starlette.requests import Request
 
 from monolane import Engine, SamplingParams
@@ -32,6 +31,8 @@ from monolane.serve._run.deadline import Deadline
 from monolane.serve._run.fair_queue import Sender
 from monolane.serve._run.request import ServedRequest
 from monolane.serve._run.service import Service
+
+from .conftest import PATIENCE
 
 # Of a text of n letters it has as many readings as there are trees with n leaves.
 AMBIGUOUS = "root ::= s\ns ::= s s | s s s | s s s s | [a-z]"

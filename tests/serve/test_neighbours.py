@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import uvicorn
-from conftest import PATIENCE
 from uvicorn.server import ServerState
 
 from monolane import Engine
@@ -19,6 +18,8 @@ from monolane.serve._http.protocol import _FREE_BYTES, LimitedProtocol, Turns
 from monolane.serve._run.preparers import SHORT, Job
 from monolane.serve._run.service import Service
 from monolane.serve._server import build_app
+
+from .conftest import PATIENCE
 
 CONNECTIONS = 64
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}

@@ -7,12 +7,13 @@ from concurrent.futures import wait
 from typing import Any
 
 import pytest
-from conftest import PATIENCE
 
 from monolane.errors import EngineClosedError
 from monolane.serve._errors import ApiError
 from monolane.serve._run.fair_queue import Entry, FairQueue, Sender
 from monolane.serve._run.preparers import LONG, SHORT, Job, LeftError, Preparers, next_unit
+
+from .conftest import PATIENCE
 
 ME = Sender("here", "mine")
 

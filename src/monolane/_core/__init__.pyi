@@ -96,6 +96,11 @@ class Executor:
 
     def length(self, slot: int) -> int: ...
 
+    def is_free(self, slot: int) -> bool:
+        """
+        Whether no epoch uses a slot: then it may be truncated, saved and restored while one runs, by any thread.
+        """
+
     def truncate(self, slot: int, length: int) -> None: ...
 
     def copy(self, source: int, target: int) -> None: ...

@@ -224,7 +224,8 @@ class CpuExecutor(Executor):
         self.tail_positions = self._tail_positions(weights.config)
         for number, adapter in enumerate(self._adapters, 1):
             for (role, layer), part in adapter.parts.items():
-                self._core.add_adapter(number, layer, ROLES.index(role), part.down, part.up)
+                up = np.ascontiguousarray(part.up.swapaxes(1, 2))  # [L, r, R]
+                self._core.add_adapter(number, layer, ROLES.index(role), part.down, up)
         ranks = self._start(weights)
         if ranks is None:
             native.convert()
@@ -277,6 +278,11 @@ class CpuExecutor(Executor):
         """Return the number of tokens in a slot."""
         with our_errors():
             return self._core.length(slot)
+
+    def is_free(self, slot: int) -> bool:
+        """Tell whether no epoch uses a slot; with ranks all is done between epochs."""
+        with our_errors():
+            return self.keeps_bytes and self._core.is_free(slot)
 
     def truncate(self, slot: int, length: int) -> None:
         """Take back all tokens of a slot from ``length`` on."""

@@ -107,11 +107,11 @@ class SharedExecutor:
             self.executor.truncate(slot, 0)
             self.executor.adapt(slot, adapter)
 
-        self._exclusively(act)
+        self._of_slot(slot, act)
 
     def truncate(self, slot: int, length: int) -> None:
         """Take back all tokens of a slot from ``length`` on."""
-        self._exclusively(lambda: self.executor.truncate(slot, length))
+        self._of_slot(slot, lambda: self.executor.truncate(slot, length))
 
     def copy(self, source: int, target: int) -> None:
         """Make a slot hold what another holds, to go on from it."""
@@ -119,11 +119,11 @@ class SharedExecutor:
 
     def save(self, slot: int, begin: int, end: int) -> Kept:
         """Return what a slot holds of positions ``begin`` to ``end - 1``."""
-        return self._exclusively(lambda: self.executor.save(slot, begin, end))
+        return self._of_slot(slot, lambda: self.executor.save(slot, begin, end))
 
     def restore(self, slot: int, kept: Kept, count: int) -> None:
         """Put the first ``count`` positions of what was saved behind those of a slot."""
-        self._exclusively(lambda: self.executor.restore(slot, kept, count))
+        self._of_slot(slot, lambda: self.executor.restore(slot, kept, count))
 
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""
@@ -149,6 +149,13 @@ class SharedExecutor:
     def close(self) -> None:
         """Give back memory and threads."""
         self.executor.close()
+
+    def _of_slot(self, slot: int, action: Callable[[], _T]) -> _T:
+        """Do something to a slot of no request: beside the others' epoch, where that may be.
+
+        Nobody but who asks has the slot, so what is free stays free.
+        """
+        return action() if self.executor.is_free(slot) else self._exclusively(action)
 
     def _exclusively(self, action: Callable[[], _T]) -> _T:
         """Do something that the executor allows between epochs only."""
@@ -202,6 +209,8 @@ class SharedExecutor:
                 self._interrupt()
             while request.inside and not request.done:
                 self._turn()
+            while self._running and not self._requests:  # it ends at once, and an idle engine
+                self._turn()  # has none
 
     def _interrupt(self) -> None:
         if self._running:

@@ -26,7 +26,7 @@ class Executor(ABC):
     """A model with ``slots`` sequences of up to ``context`` tokens each.
 
     Used by one thread at a time, but for ``interrupt`` and ``guide``, which may come from any
-    thread while another reads.
+    thread while another reads, and for what is done to a slot that ``is_free``.
     """
 
     name: str
@@ -62,6 +62,15 @@ class Executor(ABC):
     @abstractmethod
     def length(self, slot: int) -> int:
         """Return the number of tokens in a slot; from any thread."""
+
+    def is_free(self, slot: int) -> bool:
+        """Tell whether no epoch uses a slot; from any thread.
+
+        Then it may be truncated, adapted, saved and restored by any thread, while an epoch of
+        others runs. False where an executor does all of that between epochs only.
+        """
+        del slot
+        return False
 
     @abstractmethod
     def truncate(self, slot: int, length: int) -> None:
