@@ -104,7 +104,9 @@ def tune_eagle(
     save_every: _SaveEvery = 200,
     overwrite: options.ReplaceOut = False,
 ) -> None:
-    """Train an EAGLE-3 drafter for a model, in the layout that SpecForge writes.
+    """Train an EAGLE-3 drafter for a model.
+
+    The folder has the layout that SpecForge writes.
 
     --draft OUTPUT then makes its answers faster. It learns from what 'monolane tune heads' learns
     from. The model's streams are read by the reference backend: seconds for each text of a small
