@@ -85,11 +85,11 @@ class ReferenceModel:
         token_ids: npt.ArrayLike,
         cache: Cache,
         states: Floats | None,
-        seen: dict[int, Floats] | None = None,
+        kept: dict[int, Floats] | None = None,
     ) -> Floats:
         """Feed T tokens; return the stream behind the last layer, [L, T, D].
 
-        ``seen`` takes it as it is before each layer.
+        ``kept`` takes it as it is before each layer.
         """
         ids_T = self._check(np.asarray(token_ids, np.int64), cache)
         config = self.config
@@ -101,8 +101,8 @@ class ReferenceModel:
         seen: dict[int, npt.NDArray[np.bool_]] = {}
         for i, (modules, layer) in enumerate(zip(config.modules, self._layers, strict=True)):
             streams.enter(layer)
-            if seen is not None:
-                seen[i] = streams.x.copy()
+            if kept is not None:
+                kept[i] = streams.x.copy()
             layer_pass = LayerPass(
                 config,
                 i,
