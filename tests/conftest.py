@@ -55,7 +55,7 @@ _NEEDED: dict[str, tuple[tuple[str, ...], str, set[str]]] = {
 # fixtures, so that nobody keeps a list.
 _COSTLY = re.compile(
     r"subprocess|multiprocessing|\bspawn|import_module|checkout"
-    r"|ServerProcess|\bstarted?\(|\blaunch|uvicorn|playwright|schemathesis|\bray\b"
+    r"|ServerProcess|operated|\bdoctor|\bstarted?\(|\blaunch|uvicorn|playwright|schemathesis|\bray\b"
     r"|\bemulat|kernel_folder|find_compiler|make_rig|nvrtc"
     r"|Executor\b|\bEngine\(|\bload\(|interpret\(|ReferenceModel|hypothesis"
     r"|\btorch\b|transformers|\bevalplus|lm_eval|datatrove|pyarrow|tensorboard|matplotlib"
