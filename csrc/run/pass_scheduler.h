@@ -148,7 +148,7 @@ class PassScheduler {
   float* all_logits_ = nullptr;
   float* all_hidden_ = nullptr;
   std::atomic<bool> yield_{false};
-  bool begun_ = false;  // the epoch has a pass
+  bool begun_ = false;                       // the epoch has a pass
   std::vector<std::atomic<Guide*>> guides_;  // [slots] posted and not yet taken, or null
   // [slots] of an epoch that a caller reads, until the last token has left: with it nobody touches
   // the slot any more.

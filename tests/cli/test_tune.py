@@ -57,7 +57,7 @@ REFUSED = [
     ("train tiny OUT --from MODEL", "holed", MISSING),
     ("train demo OUT --from MODEL", "gguf", FILE.replace("VERB", "begin with")),
     ("tune heads MODEL OUT", "holed", MISSING),
-    ("tune eagle MODEL OUT", "holed", MISSING),
+    ("tune eagle -m MODEL -o OUT", "holed", MISSING),
     ("retrofit MODEL OUT --distil DATA", "demo", "expected a dense model, got 8 lanes"),
     ("retrofit MODEL OUT --lanes 2 --distil DATA", "holed llama", MISSING),
 ]
@@ -225,7 +225,7 @@ def test_heads_are_trained_and_draft(tmp_path: Path) -> None:
     plain = run("generate", "import os\n" * 8, "--speculation", "off", "-n", 20)
     assert said.returncode == 0, said.stderr
     assert said.stdout == plain.stdout
-    lanes = run("tune", "eagle", "demo", tmp_path / "eagle", "--text", text)
+    lanes = run("tune", "eagle", "-m", "demo", "-o", tmp_path / "eagle", "--text", text)
     assert lanes.returncode == 1
     assert "expected a model of one lane" in lanes.stderr
     wrong = run("generate", "x", "--heads", tmp_path)

@@ -1,5 +1,6 @@
 """Dense families from their own folders: the logits and the tokens that Transformers computes."""
 
+import copy
 import functools
 import json
 import shutil
@@ -446,7 +447,9 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
     }
     apart = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")
     kinds = {kind: f"{kind}Text" for kind in apart}
-    config = getattr(transformers, f"{kinds.get(kind, kind)}Config")(**fields | changes)
+    # A copy: Transformers writes its defaults into the objects it is given, which cases share.
+    fields = copy.deepcopy(fields | changes)
+    config = getattr(transformers, f"{kinds.get(kind, kind)}Config")(**fields)
     config._experts_implementation = "eager"  # others want sizes that are multiples
     model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
     with torch.no_grad():

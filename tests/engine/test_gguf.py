@@ -1,5 +1,6 @@
 """GGUF files through the engine: what Transformers computes of the same weights, and the text."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -297,7 +298,8 @@ def random_model(kind: str, **changes: Any) -> Any:
     config = getattr(
         transformers, f"{kind.removesuffix('Text')}{'Text' * kind.endswith('Text')}Config"
     )
-    config_of = config(**fields | changes)
+    # A copy: Transformers writes its defaults into the objects it is given, which cases share.
+    config_of = config(**copy.deepcopy(fields | changes))
     config_of._experts_implementation = "eager"  # others want sizes that are multiples
     model_class = getattr(transformers, f"{kind.removesuffix('Text')}ForCausalLM")
     model = model_class(config_of).eval()
