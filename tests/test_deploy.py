@@ -1,5 +1,7 @@
 """What operators are given fits the program, and the programs that read it."""
 
+import http.client
+import http.server
 import json
 import re
 import shutil
@@ -8,6 +10,7 @@ import subprocess
 import threading
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -55,7 +58,7 @@ def test_options_of_the_files_are_those_of_serve() -> None:
     options = {
         x for parameter in serve.params for x in (*parameter.opts, *parameter.secondary_opts)
     }
-    for name in ("Containerfile", "monolane.service", "nginx.conf"):
+    for name in ("Containerfile", "kubernetes.yaml", "monolane.service", "nginx.conf"):
         text = (DEPLOY / name).read_text()
         lines = [x for x in text.splitlines() if "serve" in x or "--model" in x]
         used = {x for line in lines for x in re.findall(r"(?<![\w-])--[a-z-]+", line)}
@@ -78,44 +81,80 @@ def nginx(folder: Path, server_url: str, port: int) -> Path:
     return folder / "nginx.conf"
 
 
-@pytest.fixture
-def proxied(tmp_path: Path, server_url: str) -> Iterator[str]:
+@contextmanager
+def proxy(folder: Path, upstream: str) -> Iterator[str]:
+    """Run nginx with the site in front of a server."""
     program = shutil.which("nginx", path="/usr/sbin:/usr/bin")
     assert program is not None
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    config = nginx(tmp_path, server_url, port)
-    process = subprocess.Popen([program, "-e", tmp_path / "errors", "-c", config])
+    config = nginx(folder, upstream, port)
+    process = subprocess.Popen([program, "-e", folder / "errors", "-c", config])
     try:
-        url = f"http://127.0.0.1:{port}"
-        for _ in range(200):
+        for _ in range(600):
             try:
-                urllib.request.urlopen(f"{url}/health").close()
+                socket.create_connection(("127.0.0.1", port)).close()
                 break
             except OSError:
                 threading.Event().wait(0.05)
-        yield url
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait()
 
 
+def ask(url: str) -> http.client.HTTPResponse:
+    body = {"prompt": "class Stack:", "stream": True, "temperature": 0, "max_tokens": 100}
+    kind = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), kind)
+    answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=60)
+    return answer
+
+
 @needs("nginx", "nginx-light")
-def test_streams_come_through_nginx_piece_by_piece(proxied: str) -> None:
-    """The server stops when its client goes: so nginx has not read the answer to its end."""
-    body = {"prompt": "class Stack:", "stream": True, "ignore_eos": True}
-    body |= {"max_tokens": 400}
-    request = urllib.request.Request(
-        f"{proxied}/v1/completions",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request) as answer:
-        first = answer.readline()
-        assert first.startswith(b"data: {")
-        events = sum(line.startswith(b"data: {") for line in answer)
-    assert events > 20
+def test_a_stream_comes_whole_through_nginx(tmp_path: Path, server_url: str) -> None:
+    with proxy(tmp_path, server_url) as url, ask(url) as answer:
+        lines = [line for line in answer if line.startswith(b"data: ")]
+    assert lines[-1] == b"data: [DONE]\n"
+    with ask(server_url) as direct:
+        text = "".join(said(line) for line in direct)
+    assert "".join(map(said, lines)) == text != ""
+
+
+def said(line: bytes) -> str:
+    """Return the text of an event's line."""
+    if not line.startswith(b"data: {"):
+        return ""
+    text: str = json.loads(line[6:])["choices"][0]["text"]
+    return text
+
+
+@needs("nginx", "nginx-light")
+def test_nginx_holds_no_event_back(tmp_path: Path) -> None:
+    """The server behind it says its second event only when the client has read the first."""
+    read = threading.Event()
+
+    class Server(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            self.wfile.write(b"data: 1\n\n")
+            read.wait(300)
+            self.wfile.write(b"data: 2\n\n")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with proxy(tmp_path, f"http://127.0.0.1:{server.server_port}") as url, ask(url) as answer:
+            assert answer.readline() == b"data: 1\n"
+            read.set()
+            assert answer.read() == b"\ndata: 2\n\n"
+        server.shutdown()
 
 
 @needs("promtool", "prometheus")
