@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 
+jsonschema = pytest.importorskip("jsonschema", reason="scripts/check --release installs it")
 kubernetes_validate = pytest.importorskip(
     "kubernetes_validate", reason="scripts/check --release installs kubernetes-validate"
 )
