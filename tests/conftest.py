@@ -1,5 +1,6 @@
 """What every test may use: the golden folders, and an environment without our own variables."""
 
+import gc
 import inspect
 import json
 import os
@@ -89,6 +90,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not config.getoption("--unit") or not collection_path.name.startswith("test_"):
         return None
     return _is_costly_file(collection_path) or None
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Have no garbage looked for while the files are imported: what they make is kept."""
+    del session
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Look for garbage again, but not among what was made so far."""
+    del session
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
