@@ -406,8 +406,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 # What reference alone computes, and the field by which the others refuse it.
-ALONE = {case: "altup" for case in CASES if case.startswith("Gemma 3n")}
-ALONE |= {case: "hyper" for case in CASES if case.startswith("DeepSeek-V4")}
+ALONE = {case: "hyper" for case in CASES if case.startswith("DeepSeek-V4")}
 ALONE |= {case: "index" for case in CASES if case.startswith(("DeepSeek-V3.2", "GLM-5"))}
 PLACES = [
     pytest.param(case, backend, id=f"{backend}-{case}")

@@ -13,7 +13,9 @@ multiplied by sqrt(1 / 2). Streams begin as the embedding and A - 1 products of 
 mean of the first and A - 1 products of the others; each product is made as long as the first.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from monolane.errors import ConfigError
 from monolane.ops import Role, Shapes
@@ -21,11 +23,15 @@ from monolane.ops import Role, Shapes
 IN = (Role.ALTUP_IN_1, Role.ALTUP_IN_2, Role.ALTUP_IN_3)
 OUT = (Role.ALTUP_OUT_1, Role.ALTUP_OUT_2, Role.ALTUP_OUT_3)
 PLACES = 4  # modules of a layer: attention, laurel, MLP, per-layer embeddings
+STEPS = (0, PLACES - 1)  # before which of these streams are predicted, and corrected
 
 
 @dataclass(frozen=True, slots=True)
 class AltUp:
     """How many streams there are. ConfigError if it makes no sense."""
+
+    # By what the layer's stream is multiplied behind the module in a place.
+    FACTORS: ClassVar[Mapping[int, float]] = {1: 0.5**0.5}
 
     streams: int  # A
     scaled: bool = True

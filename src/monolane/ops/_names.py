@@ -227,3 +227,5 @@ class Buffer(IntEnum):
     PER_LAYER = 18  # [1, T, N*P]: what tokens have for each layer
     # [1, T, D]: what another model's head read of the tokens before these; laid out with TOKENS
     STATES = 19
+    # [1, T, (A-1)*D]: products that streams begin with, then those that they end with
+    ALTUP = 20
