@@ -37,7 +37,7 @@ constexpr int32_t kPlanRotaries = 2;
 constexpr int32_t kPlanMaxStreams = 4;
 constexpr int32_t kPlanMaxUpdates = 4;
 constexpr int32_t kPlanBuffers = 21;
-constexpr int32_t kWeightRoles = 128;
+constexpr int32_t kWeightRoles = 130;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -240,8 +240,10 @@ enum class WeightRole : int32_t {
   kDeltaIn = 123,
   kQkv = 124,
   kGateUp = 125,
-  kDeltaBeta = 126,
-  kDeltaAlpha = 127,
+  kAltupIn = 126,
+  kAltupOut = 127,
+  kDeltaBeta = 128,
+  kDeltaAlpha = 129,
 };
 
 enum class PlanHead : int32_t {

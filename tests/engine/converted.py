@@ -4,8 +4,11 @@ from typing import Any
 
 import gguf
 import numpy as np
+import pytest
 
 from .converted_mamba import falcon_scaled, granite_tensors, mamba_metadata, mamba_tensor
+
+torch = pytest.importorskip("torch")
 
 TURNED = (
     "llama",
@@ -160,6 +163,8 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         said["rope.dimension_count"] = head_dim
     if architecture == "gemma4":
         said |= gemma4_metadata(config)
+    if architecture == "gemma3n":
+        said |= gemma3n_metadata(config, whole)
     if full["rope_type"] in ("linear", "yarn"):
         said["rope.scaling.type"] = full["rope_type"]
         said["rope.scaling.factor"] = full["factor"]
@@ -204,6 +209,24 @@ def gemma4_metadata(config: Any) -> dict[str, Any]:
     if wide.num_key_value_heads != config.num_key_value_heads:
         heads = config.num_key_value_heads, wide.num_key_value_heads
         said["attention.head_count_kv"] = [heads[0] if x else heads[1] for x in windowed]
+    return said
+
+
+def gemma3n_metadata(config: Any, whole: bool) -> dict[str, Any]:
+    """What the converter says of several streams, sparse gates and keys that are read again."""
+    patterns = torch.tensor(config.activation_sparsity_pattern, dtype=torch.float32)
+    said: dict[str, Any] = {
+        "attention.sliding_window": config.sliding_window,
+        "attention.shared_kv_layers": config.num_kv_shared_layers,
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        "altup.active_idx": config.altup_active_idx,
+        "altup.num_inputs": config.altup_num_inputs,
+        "activation_sparsity_scale": torch.distributions.Normal(0, 1).icdf(patterns).tolist(),
+        "attention.sliding_window_pattern": [x == "sliding_attention" for x in config.layer_types],
+        "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
+    }
+    if not whole:
+        said["final_logit_softcapping"] = config.final_logit_softcapping
     return said
 
 
@@ -310,7 +333,8 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
     config = model.config
     place = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(place, config.num_hidden_layers)
-    found = {}
+    found: dict[str, np.ndarray] = {}
+    stacks: dict[str, list[np.ndarray]] = {}
     for name, parameter in model.state_dict().items():
         array = parameter.float().numpy()
         if name == "lm_head.weight" and config.tie_word_embeddings:
@@ -373,6 +397,14 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
         if architecture == "gemma4":
             bare = ("layer_scalar", "experts.gate_up_proj", "experts.down_proj")
             name += ".weight" * name.endswith(bare)
+        if architecture == "gemma3n":
+            name += ".weight" * name.endswith("_scale")
+            head, place, end = (*name.rsplit(".", 2), "", "")[:3]
+            if head.startswith("model.altup_") and place.isdigit():
+                stacks.setdefault(f"{names.get_name(head)}.{end}", []).append(array)
+                continue
+            if "embed_tokens_per_layer" in name:  # zeros for the tokens that it has no rows for
+                array = np.pad(array, ((0, config.vocab_size - len(array)), (0, 0)))
         if ".conv.conv." in name:
             array = array.squeeze(1)
         parts = (".mlp.gate.weight", ".mlp.experts.", ".feed_forward.experts.", "forward.gate.")
@@ -383,6 +415,7 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
         assert stored is not None, name
         stored += ".weight" * name.endswith("sinks")
         found[stored] = array
+    found |= {name: np.stack(arrays) for name, arrays in stacks.items()}
     if architecture == "gemma4":
         pairs = config.rope_parameters["full_attention"]["partial_rotary_factor"]
         half = config.per_layer_config[config.layer_types.index("full_attention")].head_dim // 2
