@@ -4,7 +4,7 @@ import numpy as np
 
 from monolane.ops._names import Role
 from monolane.ops.sparse_mlp.spec import SparseMlp
-from monolane.reference import GATES, Computation, Floats, LayerPass, linear
+from monolane.reference import GATES, Computation, Floats, LayerPass
 
 
 def hidden_of(o: SparseMlp, gate: Floats, up: Floats) -> Floats:
@@ -15,8 +15,8 @@ def hidden_of(o: SparseMlp, gate: Floats, up: Floats) -> Floats:
 
 
 def _run(o: SparseMlp, p: LayerPass, x_1TD: Floats) -> Floats:
-    gate, up = (linear(x_1TD, p.weights[role]) for role in (Role.GATE, Role.UP))
-    return linear(hidden_of(o, gate, up), p.weights[Role.DOWN])
+    gate, up = (p.product(x_1TD, role) for role in (Role.GATE, Role.UP))
+    return p.product(hidden_of(o, gate, up), Role.DOWN)
 
 
 COMPUTATION = Computation(SparseMlp, _run)
