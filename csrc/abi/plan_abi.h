@@ -33,9 +33,11 @@ constexpr int32_t kPlanPromptWidth = 96;
 constexpr int32_t kPlanMixtureWidth = 256;
 constexpr int32_t kPlanMaxMatrices = 6;
 constexpr int32_t kPlanRotaries = 2;
+// Streams of a token at most, of AltUp.
+constexpr int32_t kPlanMaxStreams = 4;
 constexpr int32_t kPlanMaxUpdates = 4;
-constexpr int32_t kPlanBuffers = 20;
-constexpr int32_t kWeightRoles = 128;
+constexpr int32_t kPlanBuffers = 21;
+constexpr int32_t kWeightRoles = 130;
 // Floats of a cache line: pieces of a worker's scratch begin at multiples.
 constexpr int32_t kPlanScratchStep = 16;
 
@@ -73,6 +75,16 @@ enum class PhaseKind : int32_t {
   kMamba = 30,
   kMambaOut = 31,
   kAhead = 32,
+  kLaurelLeft = 33,
+  kLaurelRight = 34,
+  kLaurelNorm = 35,
+  kSparseGateUp = 36,
+  kSparseDown = 37,
+  kAltupIn = 38,
+  kAltupPredict = 39,
+  kAltupCorrect = 40,
+  kAltupOut = 41,
+  kAltupMean = 42,
 };
 
 enum class PlanBuffer : int32_t {
@@ -97,6 +109,7 @@ enum class PlanBuffer : int32_t {
   kFourthOutput = 17,
   kPerLayer = 18,
   kStates = 19,
+  kAltup = 20,
 };
 
 enum class WeightRole : int32_t {
@@ -227,8 +240,10 @@ enum class WeightRole : int32_t {
   kDeltaIn = 123,
   kQkv = 124,
   kGateUp = 125,
-  kDeltaBeta = 126,
-  kDeltaAlpha = 127,
+  kAltupIn = 126,
+  kAltupOut = 127,
+  kDeltaBeta = 128,
+  kDeltaAlpha = 129,
 };
 
 enum class PlanHead : int32_t {
@@ -318,7 +333,17 @@ constexpr bool of_each(WeightRole role) {
   X(kMambaIn, mamba_in)                \
   X(kMamba, mamba)                     \
   X(kMambaOut, mamba_out)              \
-  X(kAhead, ahead)
+  X(kAhead, ahead)                     \
+  X(kLaurelLeft, laurel_left)          \
+  X(kLaurelRight, laurel_right)        \
+  X(kLaurelNorm, laurel_norm)          \
+  X(kSparseGateUp, sparse_gate_up)     \
+  X(kSparseDown, sparse_down)          \
+  X(kAltupIn, altup_in)                \
+  X(kAltupPredict, altup_predict)      \
+  X(kAltupCorrect, altup_correct)      \
+  X(kAltupOut, altup_out)              \
+  X(kAltupMean, altup_mean)
 
 struct PlanShare {
   int32_t begin;  // first row
@@ -516,6 +541,12 @@ static_assert(offsetof(PlanKda, heads) == 0);
 static_assert(offsetof(PlanKda, width) == 4);
 static_assert(offsetof(PlanKda, kernel) == 8);
 
+struct PlanLaurel {
+  int32_t rank;  // R
+};
+static_assert(sizeof(PlanLaurel) == 4);
+static_assert(offsetof(PlanLaurel, rank) == 0);
+
 struct PlanMamba {
   int32_t heads;      // H
   int32_t head;       // p: width of a head
@@ -557,12 +588,24 @@ static_assert(offsetof(PlanMlp, gate_scale) == 8);
 struct PlanPerLayer {
   int32_t inner;              // P: numbers of a token for one layer
   int32_t layers;             // N: layers that the table has numbers for
+  int32_t rows;               // of the table; tokens beyond read the first
   GateActivation activation;  // of the gate
 };
-static_assert(sizeof(PlanPerLayer) == 12);
+static_assert(sizeof(PlanPerLayer) == 16);
 static_assert(offsetof(PlanPerLayer, inner) == 0);
 static_assert(offsetof(PlanPerLayer, layers) == 4);
-static_assert(offsetof(PlanPerLayer, activation) == 8);
+static_assert(offsetof(PlanPerLayer, rows) == 8);
+static_assert(offsetof(PlanPerLayer, activation) == 12);
+
+struct PlanSparseMlp {
+  int32_t inner;              // F
+  float deviations;           // z: by so many a number must be above the mean
+  GateActivation activation;  // of the gate
+};
+static_assert(sizeof(PlanSparseMlp) == 12);
+static_assert(offsetof(PlanSparseMlp, inner) == 0);
+static_assert(offsetof(PlanSparseMlp, deviations) == 4);
+static_assert(offsetof(PlanSparseMlp, activation) == 8);
 
 struct PlanModule {
   int32_t layer;            // whose module
@@ -574,6 +617,8 @@ struct PlanModule {
   int32_t replaces;         // 1: the streams begin anew with what it says
   float scale;              // of what a stream gains from it, behind the norms
   WeightRole stream_scale;  // of the streams behind it; kNone: none
+  float stream_factor;      // of the streams behind it
+  int32_t aside;            // 1: what it says joins all streams of AltUp but the first
   int32_t scratch;          // floats that a worker needs of its own for its phases
   PlanState state;          // what a sequence keeps of it in a fixed size
   PlanAhead ahead;
@@ -583,11 +628,13 @@ struct PlanModule {
   PlanDelta delta;
   PlanExperts experts;
   PlanKda kda;
+  PlanLaurel laurel;
   PlanMamba mamba;
   PlanMlp mlp;
   PlanPerLayer per_layer;
+  PlanSparseMlp sparse_mlp;
 };
-static_assert(sizeof(PlanModule) == 324);
+static_assert(sizeof(PlanModule) == 352);
 static_assert(offsetof(PlanModule, layer) == 0);
 static_assert(offsetof(PlanModule, output) == 4);
 static_assert(offsetof(PlanModule, norm) == 8);
@@ -597,18 +644,22 @@ static_assert(offsetof(PlanModule, joint_norm) == 20);
 static_assert(offsetof(PlanModule, replaces) == 24);
 static_assert(offsetof(PlanModule, scale) == 28);
 static_assert(offsetof(PlanModule, stream_scale) == 32);
-static_assert(offsetof(PlanModule, scratch) == 36);
-static_assert(offsetof(PlanModule, state) == 40);
-static_assert(offsetof(PlanModule, ahead) == 56);
-static_assert(offsetof(PlanModule, attention) == 60);
-static_assert(offsetof(PlanModule, latent) == 140);
-static_assert(offsetof(PlanModule, conv) == 152);
-static_assert(offsetof(PlanModule, delta) == 164);
-static_assert(offsetof(PlanModule, experts) == 188);
-static_assert(offsetof(PlanModule, kda) == 240);
-static_assert(offsetof(PlanModule, mamba) == 252);
-static_assert(offsetof(PlanModule, mlp) == 300);
-static_assert(offsetof(PlanModule, per_layer) == 312);
+static_assert(offsetof(PlanModule, stream_factor) == 36);
+static_assert(offsetof(PlanModule, aside) == 40);
+static_assert(offsetof(PlanModule, scratch) == 44);
+static_assert(offsetof(PlanModule, state) == 48);
+static_assert(offsetof(PlanModule, ahead) == 64);
+static_assert(offsetof(PlanModule, attention) == 68);
+static_assert(offsetof(PlanModule, latent) == 148);
+static_assert(offsetof(PlanModule, conv) == 160);
+static_assert(offsetof(PlanModule, delta) == 172);
+static_assert(offsetof(PlanModule, experts) == 196);
+static_assert(offsetof(PlanModule, kda) == 248);
+static_assert(offsetof(PlanModule, laurel) == 260);
+static_assert(offsetof(PlanModule, mamba) == 264);
+static_assert(offsetof(PlanModule, mlp) == 312);
+static_assert(offsetof(PlanModule, per_layer) == 324);
+static_assert(offsetof(PlanModule, sparse_mlp) == 340);
 
 struct PlanRotaryTable {
   int32_t dim;        // numbers of a head that turn; of a latent the last, else the first
@@ -632,6 +683,7 @@ struct PlanHeader {
   int32_t lanes;                // L
   int32_t layers;               // N
   int32_t hidden;               // D
+  int32_t streams;              // A: of a token; several with AltUp, else 1
   int32_t vocab;                // V
   int32_t max_width;            // T: token positions of a pass at most
   int32_t context;              // tokens that a sequence may hold
@@ -648,10 +700,10 @@ struct PlanHeader {
   float logit_cap;              // c: logits become c tanh(logit / c); 0: they do not
   PlanRotaryTable rotaries[2];  // by PlanRotary
   float read[64];               // by rows: weights that a pass reads, beside those of one
-  int32_t slots[20];            // of each buffer: rings and caches have several
-  int64_t sizes[20];            // of each buffer: floats of a slot, at most
+  int32_t slots[21];            // of each buffer: rings and caches have several
+  int64_t sizes[21];            // of each buffer: floats of a slot, at most
 };
-static_assert(sizeof(PlanHeader) == 624);
+static_assert(sizeof(PlanHeader) == 640);
 static_assert(offsetof(PlanHeader, schema) == 0);
 static_assert(offsetof(PlanHeader, phases) == 4);
 static_assert(offsetof(PlanHeader, modules) == 8);
@@ -663,23 +715,24 @@ static_assert(offsetof(PlanHeader, group_lanes) == 28);
 static_assert(offsetof(PlanHeader, lanes) == 32);
 static_assert(offsetof(PlanHeader, layers) == 36);
 static_assert(offsetof(PlanHeader, hidden) == 40);
-static_assert(offsetof(PlanHeader, vocab) == 44);
-static_assert(offsetof(PlanHeader, max_width) == 48);
-static_assert(offsetof(PlanHeader, context) == 52);
-static_assert(offsetof(PlanHeader, chunk) == 56);
-static_assert(offsetof(PlanHeader, format) == 60);
-static_assert(offsetof(PlanHeader, head) == 64);
-static_assert(offsetof(PlanHeader, norm_per_lane) == 68);
-static_assert(offsetof(PlanHeader, final_norm_per_lane) == 72);
-static_assert(offsetof(PlanHeader, leader) == 76);
-static_assert(offsetof(PlanHeader, norm_eps) == 80);
-static_assert(offsetof(PlanHeader, norm_centred) == 84);
-static_assert(offsetof(PlanHeader, embedding_scale) == 88);
-static_assert(offsetof(PlanHeader, logit_scale) == 92);
-static_assert(offsetof(PlanHeader, logit_cap) == 96);
-static_assert(offsetof(PlanHeader, rotaries) == 100);
-static_assert(offsetof(PlanHeader, read) == 124);
-static_assert(offsetof(PlanHeader, slots) == 380);
-static_assert(offsetof(PlanHeader, sizes) == 464);
+static_assert(offsetof(PlanHeader, streams) == 44);
+static_assert(offsetof(PlanHeader, vocab) == 48);
+static_assert(offsetof(PlanHeader, max_width) == 52);
+static_assert(offsetof(PlanHeader, context) == 56);
+static_assert(offsetof(PlanHeader, chunk) == 60);
+static_assert(offsetof(PlanHeader, format) == 64);
+static_assert(offsetof(PlanHeader, head) == 68);
+static_assert(offsetof(PlanHeader, norm_per_lane) == 72);
+static_assert(offsetof(PlanHeader, final_norm_per_lane) == 76);
+static_assert(offsetof(PlanHeader, leader) == 80);
+static_assert(offsetof(PlanHeader, norm_eps) == 84);
+static_assert(offsetof(PlanHeader, norm_centred) == 88);
+static_assert(offsetof(PlanHeader, embedding_scale) == 92);
+static_assert(offsetof(PlanHeader, logit_scale) == 96);
+static_assert(offsetof(PlanHeader, logit_cap) == 100);
+static_assert(offsetof(PlanHeader, rotaries) == 104);
+static_assert(offsetof(PlanHeader, read) == 128);
+static_assert(offsetof(PlanHeader, slots) == 384);
+static_assert(offsetof(PlanHeader, sizes) == 472);
 
 }  // namespace monolane

@@ -23,6 +23,9 @@ class WeightCheck {
     for (int i = 0; i < kPlanRotaries; ++i)
       allow(WeightRole::kNone, i, header_.rotaries[i].dim / 2);
     for (const PlanModule& module : plan.modules) check(module);
+    if (header_.streams > 1) {
+      for (int layer = 0; layer < header_.layers; ++layer) check_streams(layer);
+    }
   }
 
  private:
@@ -39,6 +42,7 @@ class WeightCheck {
     if (m.delta.key_heads > 0) check(m.layer, m.delta);
     if (m.experts.count > 0) check(m.layer, m.experts);
     if (m.per_layer.inner > 0) check(m.per_layer);
+    if (m.laurel.rank > 0) require(WeightRole::kLaurelNorm, m.layer, header_.hidden);
     if (m.kda.heads > 0) check(m.layer, m.kda);
     if (m.mamba.heads > 0) check(m.layer, m.mamba);
     if (m.conv.channels > 0) {
@@ -115,12 +119,21 @@ class WeightCheck {
     allow(WeightRole::kSharedExpertGate, layer, header_.hidden);
   }
 
+  void check_streams(int layer) const {
+    const int64_t streams = header_.streams;
+    require(WeightRole::kAltupNorm, layer, header_.hidden);
+    require(WeightRole::kAltupRouter, layer, streams * header_.hidden);
+    require(WeightRole::kAltupPredict, layer, streams * streams * streams);
+    require(WeightRole::kAltupCorrect, layer, streams * streams);
+    allow(WeightRole::kAltupScale, layer, header_.hidden);
+  }
+
   void check(const PlanPerLayer& p) const {
     require(WeightRole::kPerLayerNorm, -1, p.inner);
     const int64_t columns = int64_t{p.layers} * p.inner;
     const Matrix& table = table_.weights.outer.matrix(WeightRole::kPerLayerEmbedding).stored;
-    if (table.rows < header_.vocab || table.cols != columns) {
-      refuse("per-layer embedding: expected [" + std::to_string(header_.vocab) + ", " +
+    if (table.rows < p.rows || table.cols != columns) {
+      refuse("per-layer embedding: expected [" + std::to_string(p.rows) + ", " +
              std::to_string(columns) + "], got [" + std::to_string(table.rows) + ", " +
              std::to_string(table.cols) + "]");
     }

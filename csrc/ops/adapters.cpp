@@ -12,7 +12,8 @@ namespace {
 // Phases whose products all come by `pack` and `multiply`, where adapters join them.
 bool is_reached(PhaseKind kind) {
   return kind == PhaseKind::kQkv || kind == PhaseKind::kOut || kind == PhaseKind::kGateUp ||
-         kind == PhaseKind::kDown;
+         kind == PhaseKind::kDown || kind == PhaseKind::kSparseGateUp ||
+         kind == PhaseKind::kSparseDown;
 }
 
 }  // namespace

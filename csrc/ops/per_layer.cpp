@@ -37,7 +37,8 @@ void run_per_layer_inputs(Forward& f, Worker& w, const PlanPhase& phase) {
     for (int64_t t = 0; t < f.pass.width; ++t, y += count) {
       scale_by(y, shrink, count);
       f.kernels.rms_norm(y, inner, scale, h.norm_eps, inner, count / inner, y, inner);
-      f.kernels.widen(table, f.pass.rows[t].token, row);
+      const int32_t token = f.pass.rows[t].token;
+      f.kernels.widen(table, token < p.rows ? token : 0, row);
       float* out = f.buffer(PlanBuffer::kPerLayer) + t * columns + first;
       for (int64_t i = 0; i < count; ++i) out[i] = (y[i] + row[first + i] * stretch) * half;
     }

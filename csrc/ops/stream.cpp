@@ -45,7 +45,7 @@ void join(Forward& f, Worker& w, const PlanUpdate& update, int64_t own_lane, int
   float *gain = w.sum->as<float>(), *held = gain + hidden;
   if (module.replaces) std::fill_n(x, hidden, 0.0f);
   const bool as_it_is = module.post_norm == WeightRole::kNone && !module.held &&
-                        module.joint_norm == WeightRole::kNone;
+                        module.joint_norm == WeightRole::kNone && !module.aside;
   if (update.delay == kNever && as_it_is) {
     const float alone = std::sqrt(static_cast<float>(f.plan.header.lanes));
     const float* own = output(f, module.output, update.own_slot, own_lane) + t * hidden;
@@ -57,12 +57,19 @@ void join(Forward& f, Worker& w, const PlanUpdate& update, int64_t own_lane, int
       std::copy_n(gain, hidden, held);
       return;
     }
+    if (module.aside) {
+      for (int32_t i = 1; i < f.plan.header.streams; ++i) {
+        add_scaled_to(stream_of(f, w, i, t), gain, module.scale, hidden);
+      }
+      return;
+    }
     if (module.joint_norm != WeightRole::kNone) {
       add_to(gain, held, hidden);
       norm(f, module, module.joint_norm, own_lane, gain);
     }
     module.scale == 1.0f ? add_to(x, gain, hidden) : add_scaled_to(x, gain, module.scale, hidden);
   }
+  if (module.stream_factor != 1.0f) scale_by(x, module.stream_factor, hidden);
   if (module.stream_scale != WeightRole::kNone) {
     scale_by(x, *f.weights.of(module.layer).vector(module.stream_scale), hidden);
   }
@@ -122,6 +129,10 @@ void offer_products(Forward& f, Worker& w, const PlanPhase& phase, const float* 
     }
     f.exchange.wrote(w.index, out, count, width, hidden);
   });
+}
+
+float* stream_of(const Forward& f, const Worker& w, int64_t stream, int64_t t) {
+  return w.streams->as<float>() + (stream * f.pass.width + t) * f.plan.header.hidden;
 }
 
 float* output(const Forward& f, PlanBuffer module, int64_t slot, int64_t lane) {

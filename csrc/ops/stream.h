@@ -18,6 +18,9 @@ void norm_stream(const Forward& f, const float* x, const float* scale, int64_t w
 // Packs what a phase's module reads: the streams of the group's lanes, normed if it norms them.
 void read_stream(Forward& f, Worker& w, const PlanPhase& phase);
 
+// A token of one of the streams of AltUp that a worker keeps, [D]; tokens of a stream follow.
+float* stream_of(const Forward& f, const Worker& w, int64_t stream, int64_t t);
+
 // Where a lane's output of a module lies in a slot of its ring, [T, D].
 float* output(const Forward& f, PlanBuffer module, int64_t slot, int64_t lane);
 

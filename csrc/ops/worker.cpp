@@ -49,6 +49,10 @@ Worker::Worker(const Forward& f, int worker, std::optional<size_t> expert_memory
   for (const PlanShare& part : plan.shares) rows = std::max<int64_t>(rows, part.end - part.begin);
 
   x = std::make_unique<Arena>(floats(lanes * width * h.hidden));
+  if (h.streams > 1) {
+    streams = std::make_unique<Arena>(floats(h.streams * width * h.hidden));
+    predicted = std::make_unique<Arena>(floats(int64_t{h.streams} * h.hidden));
+  }
   normed = std::make_unique<Arena>(floats(width * columns));
   packed = std::make_unique<Arena>(static_cast<size_t>(packed_bytes));
   product = std::make_unique<Arena>(floats(2 * width * std::max<int64_t>(rows, 1)));

@@ -40,6 +40,8 @@ struct Worker {
   uint32_t finished = 0;                // phases since construction
   uint32_t base = 0;                    // `finished` of everybody at the beginning of this pass
   std::unique_ptr<Arena> x;             // [lanes, T, D] residual streams
+  std::unique_ptr<Arena> streams;       // [A, T, D] of AltUp
+  std::unique_ptr<Arena> predicted;     // [A, D], of one token
   std::unique_ptr<Arena> normed;        // [T, columns]
   std::unique_ptr<Arena> packed;        // of each kind [lanes, T, packed]
   std::unique_ptr<Arena> gathered;      // [T, packed] of those that an expert serves

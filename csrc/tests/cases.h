@@ -23,7 +23,7 @@ struct Tensor {
 struct Tensors {
   std::vector<float> frequencies[kPlanRotaries], final_norm;
   Tensor embedding, head;
-  std::vector<std::map<WeightRole, Tensor>> layers;
+  std::vector<std::map<WeightRole, Tensor>> layers;  // the first: what layers share
 };
 
 struct NamedPlan {
@@ -52,7 +52,7 @@ inline Format used_of(Format format) { return is_repacked(format) ? repacked_of(
 
 inline Tensors read_tensors(Blobs& blobs) {
   Tensors t;
-  const std::vector<int32_t> counts = blobs.next<int32_t>();  // tensors of each layer
+  const std::vector<int32_t> counts = blobs.next<int32_t>();  // of what layers share, of each layer
   for (std::vector<float>& frequencies : t.frequencies) frequencies = blobs.next<float>();
   t.final_norm = blobs.next<float>();
   const auto tensor = [&] {
@@ -89,13 +89,14 @@ class StoredWeights {
   StoredWeights(const Tensors& t, Format format, Format used, bool cut)
       : format_(format), used_(used), cut_(cut) {
     table.embedding = store(t.embedding.values, t.embedding.columns, Format::kF32);
+    table.outer = layer(t, 0);
     table.outer.set_matrix(WeightRole::kHead, 0,
                            {store(t.head.values, t.head.columns, format), used});
     table.outer.set_vector(WeightRole::kFinalNorm, t.final_norm.data());
     for (int i = 0; i < kPlanRotaries; ++i) {
       table.frequencies[i] = t.frequencies[i].empty() ? nullptr : t.frequencies[i].data();
     }
-    for (size_t i = 0; i < t.layers.size(); ++i) table.layers.push_back(layer(t, i));
+    for (size_t i = 1; i < t.layers.size(); ++i) table.layers.push_back(layer(t, i));
   }
 
   ModelWeights table;
@@ -111,10 +112,11 @@ class StoredWeights {
     for (const auto& [role, tensor] : tensors) {
       w.set_vector(role, tensor.values.data());
       if (is_coded(format_) && tensor.columns % kGroup != 0) continue;
-      const bool floats = role == WeightRole::kRouter || role == WeightRole::kDeltaGates;
+      const bool floats = role == WeightRole::kRouter || role == WeightRole::kDeltaGates ||
+                          role == WeightRole::kPerLayerEmbedding;
       const bool of_each = role == WeightRole::kExpertGate || role == WeightRole::kExpertUp ||
                            role == WeightRole::kExpertDown;
-      const int64_t missing = role == WeightRole::kUp && cut_ && index == 0 ? 1 : 0;
+      const int64_t missing = role == WeightRole::kUp && cut_ && index == 1 ? 1 : 0;
       const size_t count = of_each ? experts : 1, size = tensor.values.size() / count;
       for (size_t e = 0; e < count; ++e) {
         const auto begin = tensor.values.begin() + static_cast<std::ptrdiff_t>(e * size);

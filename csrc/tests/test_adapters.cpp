@@ -20,7 +20,9 @@ int add(Executor& executor, int adapter, int64_t rank) {
   int added = 0;
   for (const PlanPhase& phase : plan.phases) {
     const bool reached = phase.kind == PhaseKind::kQkv || phase.kind == PhaseKind::kOut ||
-                         phase.kind == PhaseKind::kGateUp || phase.kind == PhaseKind::kDown;
+                         phase.kind == PhaseKind::kGateUp || phase.kind == PhaseKind::kDown ||
+                         phase.kind == PhaseKind::kSparseGateUp ||
+                         phase.kind == PhaseKind::kSparseDown;
     for (int32_t i = 0; reached && i < phase.num_matrices; ++i) {
       const PlanMatrix& matrix = phase.matrices[i];
       const int64_t each = plan.header.lanes * (rank + i);

@@ -5,10 +5,10 @@
     python write_cases.py cases.bin --few     one of each model: for an emulated processor
 
 The file is a row of blobs, each an int64 length and as many bytes, all little-endian:
-    number of models, then of each: int32 [tensors of a layer], of each layer; frequencies of both
-    rotaries, final norm; embedding and head, each with the number of its columns before it; of each
-    layer each tensor, with its WeightRole and the number of its columns before it, of experts all
-    one below the other (all float32);
+    number of models, then of each: int32 [tensors], of what layers share and of each layer;
+    frequencies of both rotaries, final norm; embedding and head, each with the number of its
+    columns before it; of what layers share and of each layer each tensor, with its WeightRole and
+    the number of its columns before it, of experts all one below the other (all float32);
     number of plans, then of each: dtype name, whether every instruction set of the machine is to
     run it, whether a batch is all that is asked of it, header, phases, shares.
 """
@@ -24,12 +24,14 @@ from monolane.model import (
     EXPERT_ROLES,
     NEVER,
     NOW,
+    AltUp,
     Delta,
     Experts,
     Head,
     Latent,
     LayerConfig,
     ModelConfig,
+    ModuleConfig,
     QkNorm,
     Reduce,
     Role,
@@ -37,6 +39,11 @@ from monolane.model import (
     lane_shape,
     layer_roles,
 )
+from monolane.model._layer_config import ModuleName
+from monolane.ops import Operation
+from monolane.ops.laurel.spec import Laurel
+from monolane.ops.per_layer.spec import PerLayer
+from monolane.ops.sparse_mlp.spec import SparseMlp
 from monolane.plan import build, cpu, to_arrays
 
 # 5 workers on 4 lanes: one group, shares that begin amid a lane; 8: two workers to a lane, and
@@ -56,6 +63,7 @@ DENSE_RACES = {"bfloat16": (5,)}
 FEW = {"bfloat16": (2,)}
 FEW_OF_EVERY_DTYPE = {"float32": (1,), "bfloat16": (2,), "int8": (2,), "int4": (2,)}
 CONTEXT = 600  # beyond two chunks of attention
+SPARSE = ((0.8, None), (None, 0))  # of a layer: of its gate, and whose keys it reads
 
 
 def models() -> tuple[ModelConfig, ...]:
@@ -63,8 +71,9 @@ def models() -> tuple[ModelConfig, ...]:
 
     A dense one whose heads are normed all at once; one with four norms a layer, two rotaries and
     GELU; one with mixtures of experts; one with latent attention, chosen groups of experts and what
-    tokens share; one with gated delta rules and gated attention; a Laneformer with every rule and a
-    window; and one whose head reads all lanes.
+    tokens share; one with gated delta rules and gated attention; one with several streams, learned
+    residuals, sparse gates and per-layer embeddings; a Laneformer with every rule and a window; and
+    one whose head reads all lanes.
     """
     mixed = (
         LayerConfig(NEVER, NEVER, 24),
@@ -128,9 +137,34 @@ def models() -> tuple[ModelConfig, ...]:
             attention_gate=True,
             delta=Delta(key_heads=2, value_heads=4, key=12, value=40, kernel=4),
         ),
+        _config(
+            num_lanes=1,
+            layers=tuple(_altup_layer(sparsity, keys) for sparsity, keys in SPARSE),
+            head=Head.MEAN,
+            rotary=Rotary(style="half"),
+            qk_norm=QkNorm.HEAD,
+            norm_after=True,
+            value_norm=True,
+            activation="gelu_tanh",
+            altup=AltUp(3),
+        ),
         _config(num_lanes=4, layers=mixed, head=Head.VOCAB_PARALLEL),
         _config(num_lanes=2, layers=(LayerConfig(NOW, NOW),) * 2, head=Head.MEAN),
     )
+
+
+def _altup_layer(sparsity: float | None, keys_of: int | None) -> LayerConfig:
+    """Return a layer of Gemma 3n; its table has rows for half of the tokens."""
+    sparse = SparseMlp(inner=128, sparsity=sparsity or 0.5, activation="gelu_tanh")
+    laurel = ModuleConfig(Laurel(rank=32), norm_after=False, beside=True, same_norm=True)
+    own = PerLayer(inner=32, layers=len(SPARSE), rows=48, activation="gelu_tanh")
+    modules: tuple[ModuleName | Operation | ModuleConfig, ...] = (
+        "attention",
+        laurel,
+        "mlp" if sparsity is None else sparse,
+        ModuleConfig(own, norm_before=False),
+    )
+    return LayerConfig(NOW, NOW, modules=modules, keys_of=keys_of)
 
 
 def _config(**fields: Any) -> ModelConfig:
@@ -176,7 +210,8 @@ def blobs(part: str) -> Iterator[bytes]:
     rng = np.random.default_rng(0)
     yield _int(len(models()))
     for number, config in enumerate(models()):
-        roles = [layer_roles(config, i) for i in range(config.num_layers)]
+        roles = [tuple(config.shared_shapes)]
+        roles += [layer_roles(config, i) for i in range(config.num_layers)]
         yield np.array([len(each) for each in roles], np.int32).tobytes()
         for which, rotary in (("main", config.rotary), ("local", config.local_rotary)):
             yield b"" if rotary is None else rotary.frequencies(config.rotary_dim(which)).tobytes()

@@ -31,6 +31,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma3_text": LLAMA
     | {"model_type": "gemma3_text", "head_dim": 16, "query_pre_attn_scalar": 16}
     | {"sliding_window": 9},
+    "gemma3n_text": LLAMA
+    | {"model_type": "gemma3n_text", "head_dim": 16, "sliding_window": 9, "laurel_rank": 6}
+    | {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 8}
+    | {"vocab_size_per_layer_input": 90, "activation_sparsity_pattern": [0.9, 0.0]},
     "qwen2_moe": LLAMA
     | {"model_type": "qwen2_moe", "num_experts": 4, "num_experts_per_tok": 2}
     | {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32},
@@ -40,6 +44,10 @@ VECTORS = {
     "qwen3": {Role.Q_NORM, Role.K_NORM, Role.MLP_NORM},
     "olmo2": {Role.Q_NORM, Role.K_NORM, Role.POST_ATTENTION_NORM, Role.POST_MLP_NORM},
     "gemma3_text": {Role.POST_ATTENTION_NORM, Role.POST_MLP_NORM},
+    "gemma3n_text": {
+        *(Role.ALTUP_NORM, Role.ALTUP_ROUTER, Role.ALTUP_PREDICT, Role.ALTUP_CORRECT),
+        *(Role.ALTUP_SCALE, Role.LAUREL_NORM, Role.PER_LAYER_NORM),
+    },
     "qwen2_moe": {Role.SHARED_EXPERT_GATE},
 }
 CASES = [(name, role) for name, roles in VECTORS.items() for role in sorted(roles)]

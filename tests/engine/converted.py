@@ -5,6 +5,7 @@ from typing import Any
 import gguf
 import numpy as np
 
+from .converted_gemma import gemma3n_metadata, gemma4_metadata
 from .converted_mamba import falcon_scaled, granite_tensors, mamba_metadata, mamba_tensor
 
 TURNED = (
@@ -160,6 +161,8 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         said["rope.dimension_count"] = head_dim
     if architecture == "gemma4":
         said |= gemma4_metadata(config)
+    if architecture == "gemma3n":
+        said |= gemma3n_metadata(config, whole)
     if full["rope_type"] in ("linear", "yarn"):
         said["rope.scaling.type"] = full["rope_type"]
         said["rope.scaling.factor"] = full["factor"]
@@ -169,42 +172,6 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
     found = {f"{architecture}.{key}": x for key, x in said.items() if x is not None}
     ids = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
     return {"general.architecture": architecture, **found, **ids}
-
-
-def gemma4_metadata(config: Any) -> dict[str, Any]:
-    """What the converter says of layers that differ in their heads, keys and MLPs."""
-    windowed = [kind == "sliding_attention" for kind in config.layer_types]
-    wide, local = config.per_layer_config[windowed.index(False)], config.head_dim
-    shared, inner = config.num_kv_shared_layers, config.intermediate_size
-    first = config.num_hidden_layers - shared
-    said: dict[str, Any] = {
-        "attention.sliding_window": config.sliding_window,
-        "attention.sliding_window_pattern": windowed,
-        "attention.shared_kv_layers": shared,
-        "attention.key_length": wide.head_dim,
-        "attention.value_length": wide.head_dim,
-        "attention.key_length_swa": local,
-        "attention.value_length_swa": local,
-        "rope.dimension_count": wide.head_dim,
-        "rope.dimension_count_swa": local,
-        "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
-        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
-    }
-    if config.enable_moe_block:
-        said |= {
-            "expert_count": config.num_experts,
-            "expert_used_count": config.top_k_experts,
-            "expert_feed_forward_length": config.moe_intermediate_size,
-        }
-    if config.final_logit_softcapping:
-        said["final_logit_softcapping"] = config.final_logit_softcapping
-    if config.use_double_wide_mlp:
-        layers = range(config.num_hidden_layers)
-        said["feed_forward_length"] = [inner * (1 if i < first else 2) for i in layers]
-    if wide.num_key_value_heads != config.num_key_value_heads:
-        heads = config.num_key_value_heads, wide.num_key_value_heads
-        said["attention.head_count_kv"] = [heads[0] if x else heads[1] for x in windowed]
-    return said
 
 
 def latent_metadata(config: Any, whole: bool) -> dict[str, Any]:
@@ -310,7 +277,8 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
     config = model.config
     place = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(place, config.num_hidden_layers)
-    found = {}
+    found: dict[str, np.ndarray] = {}
+    stacks: dict[str, list[np.ndarray]] = {}
     for name, parameter in model.state_dict().items():
         array = parameter.float().numpy()
         if name == "lm_head.weight" and config.tie_word_embeddings:
@@ -373,6 +341,14 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
         if architecture == "gemma4":
             bare = ("layer_scalar", "experts.gate_up_proj", "experts.down_proj")
             name += ".weight" * name.endswith(bare)
+        if architecture == "gemma3n":
+            name += ".weight" * name.endswith("_scale")
+            head, place, end = (*name.rsplit(".", 2), "", "")[:3]
+            if head.startswith("model.altup_") and place.isdigit():
+                stacks.setdefault(f"{names.get_name(head)}.{end}", []).append(array)
+                continue
+            if "embed_tokens_per_layer" in name:  # zeros for the tokens that it has no rows for
+                array = np.pad(array, ((0, config.vocab_size - len(array)), (0, 0)))
         if ".conv.conv." in name:
             array = array.squeeze(1)
         parts = (".mlp.gate.weight", ".mlp.experts.", ".feed_forward.experts.", "forward.gate.")
@@ -383,6 +359,7 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
         assert stored is not None, name
         stored += ".weight" * name.endswith("sinks")
         found[stored] = array
+    found |= {name: np.stack(arrays) for name, arrays in stacks.items()}
     if architecture == "gemma4":
         pairs = config.rope_parameters["full_attention"]["partial_rotary_factor"]
         half = config.per_layer_config[config.layer_types.index("full_attention")].head_dim // 2

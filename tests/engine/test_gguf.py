@@ -23,6 +23,7 @@ from .sizes import (
     DELTA,
     ERNIE_MOE,
     FALCON,
+    GEMMA3N,
     GEMMA4,
     GLM_MOE,
     GRANITE4,
@@ -249,6 +250,18 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "gemma3",
         {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 9, "num_hidden_layers": 7}
         | GEMMA,
+    ),
+    "Gemma 3n": (
+        "Gemma3nText",
+        "gemma3n",
+        GEMMA3N | {"vocab_size_per_layer_input": VOCAB, "head_dim": 12},
+    ),
+    "Gemma 3n, four streams, one width": (
+        "Gemma3nText",
+        "gemma3n",
+        GEMMA3N
+        | {"vocab_size_per_layer_input": VOCAB, "head_dim": 12, "intermediate_size": 74}
+        | {"altup_num_inputs": 4, "num_kv_shared_layers": 0, "final_logit_softcapping": 30.0},
     ),
     "Gemma 4": (
         "Gemma4Text",

@@ -33,6 +33,13 @@ KINDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"model_type": "phi3", "pad_token_id": 0},
         ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
     ),
+    "streams, sparse gates": (
+        {"model_type": "gemma3n_text", "head_dim": 16, "sliding_window": 9, "laurel_rank": 6}
+        | {"num_kv_shared_layers": 1, "hidden_size_per_layer_input": 8, "altup_num_inputs": 3}
+        | {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}
+        | {"vocab_size_per_layer_input": 60, "activation_sparsity_pattern": [0.6, 0.0, 0.9]},
+        ALL,
+    ),
     "lanes": ({"model_type": "laneformer", "num_lanes": 2, "broadcast_delay": 1}, LANES),
 }
 BACKENDS = ("cpu", "reference")

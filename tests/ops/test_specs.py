@@ -30,9 +30,9 @@ from monolane.ops.mamba.spec import Mamba
 from monolane.ops.per_layer.spec import PerLayer
 from monolane.ops.sparse_mlp.spec import SparseMlp
 
-ONE = Room(lanes=1, width=5, context=40, workers=3, group_lanes=1)
-TWO = Room(lanes=2, width=5, context=40, workers=3, group_lanes=1)
 HIDDEN = 10
+ONE = Room(lanes=1, hidden=HIDDEN, width=5, context=40, workers=3, group_lanes=1)
+TWO = Room(lanes=2, hidden=HIDDEN, width=5, context=40, workers=3, group_lanes=1)
 ATTENTION: dict[str, Any] = {
     "heads": 8,
     "kv_heads": 4,
@@ -364,8 +364,8 @@ BUFFERS: dict[str, dict[str, tuple[int, ...]]] = {
     "experts that are told": {"ROUTED": (1, 5, 6), "HIDDEN": (1, 5, 22)},
     "delta": {"MIXED": (1, 5, 116), "HEADS": (1, 5, 42), "STATE": (2, 198)},
     "experts": {"ROUTED": (1, 5, 6), "HIDDEN": (1, 5, 35)},
-    "laurel": {},
-    "sparse_mlp": {},
+    "laurel": {"HIDDEN": (1, 5, 3), "MIXED": (1, 5, 10)},
+    "sparse_mlp": {"HIDDEN": (1, 5, 28)},
     "mlp": {"HIDDEN": (2, 5, 7)},
     "kda": {"MIXED": (1, 5, 47), "LATENTS": (1, 5, 24), "HEADS": (1, 5, 12), "STATE": (3, 52)},
     "mlp without a gate": {"HIDDEN": (1, 5, 14)},
@@ -554,7 +554,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "weigh_inputs": 0,
         }
     },
-    "laurel": {},
+    "laurel": {"laurel": {"rank": 3}},
     "compressed": {},
     "compressed, entries": {},
     "compressed, chosen entries": {},
@@ -575,7 +575,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
             "weigh_inputs": 0,
         }
     },
-    "sparse_mlp": {},
+    "sparse_mlp": {"sparse_mlp": {"inner": 14, "deviations": 0.0, "activation": 1}},
     "kda": {"kda": {"heads": 3, "width": 4, "kernel": 4}},
     "mlp": {"mlp": {"inner": 14, "activation": 1, "gate_scale": 0.5}},
     "mlp without a gate": {"mlp": {"inner": 14, "activation": 3, "gate_scale": 1.0}},
@@ -630,7 +630,7 @@ NATIVE: dict[str, dict[str, dict[str, Any]]] = {
     },
     "ahead": {"ahead": {"width": 10}},
     "conv": {"conv": {"channels": 32, "taps": 4, "parts": 2}},
-    "per_layer": {"per_layer": {"inner": 7, "layers": 3, "activation": 1}},
+    "per_layer": {"per_layer": {"inner": 7, "layers": 3, "rows": 50, "activation": 1}},
 }
 NATIVE["latent with an index"] = NATIVE["latent"]  # which no native executor computes
 PARAMETERS = {

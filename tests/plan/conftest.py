@@ -12,6 +12,7 @@ from monolane.model import (
     EXPERT_ROLES,
     NEVER,
     NOW,
+    AltUp,
     Checkpoint,
     Delta,
     Experts,
@@ -36,8 +37,10 @@ from monolane.model import (
 from monolane.model._layer_config import ModuleName
 from monolane.ops.conv.spec import Conv
 from monolane.ops.kda.spec import Kda
+from monolane.ops.laurel.spec import Laurel
 from monolane.ops.mamba.spec import Mamba
 from monolane.ops.per_layer.spec import PerLayer
+from monolane.ops.sparse_mlp.spec import SparseMlp
 from monolane.plan import Choice, DeviceDescription, cpu
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -84,6 +87,13 @@ def _config(**changes: Any) -> ModelConfig:
 def _per_layer(layers: int) -> ModuleConfig:
     operation = PerLayer(inner=7, layers=layers, rows=44, activation="gelu_tanh")
     return ModuleConfig(operation, norm_before=False, norm_after=True)
+
+
+def _altup_layer(mlp: ModuleName | SparseMlp, **changes: Any) -> LayerConfig:
+    laurel = ModuleConfig(Laurel(rank=5), norm_after=False, beside=True, same_norm=True)
+    per_layer = PerLayer(inner=7, layers=3, rows=40, activation="gelu_tanh")
+    modules = ("attention", laurel, mlp, ModuleConfig(per_layer, norm_before=False))
+    return LayerConfig(NOW, NOW, modules=modules, **changes)
 
 
 def _same(name: ModuleName) -> ModuleConfig:
@@ -274,6 +284,40 @@ CONFIGS = {
             LayerConfig(NOW, NOW, modules=("attention", "mlp", _per_layer(3))),
             LayerConfig(NOW, NOW, key_is_value=True, modules=("attention", "mlp", _per_layer(3))),
             LayerConfig(NOW, NOW, keys_of=1, modules=(_per_layer(3), "attention", "mlp")),
+        ),
+    ),
+    "altup": _config(
+        num_lanes=1,
+        qk_norm=QkNorm.HEAD,
+        value_norm=True,
+        norm_after=True,
+        activation="gelu_tanh",
+        altup=AltUp(3),
+        layers=(
+            _altup_layer(SparseMlp(inner=26, sparsity=0.7, activation="gelu_tanh"), window=5),
+            _altup_layer("mlp"),
+            _altup_layer(SparseMlp(inner=26, sparsity=0.4, activation="gelu_tanh"), keys_of=1),
+        ),
+    ),
+    "unscaled_altup": _config(
+        num_lanes=1,
+        norm_offset=1.0,
+        altup=AltUp(2, scaled=False),
+        layers=(_altup_layer("mlp"), _altup_layer("mlp", window=5)),
+    ),
+    "laurel": _config(
+        num_lanes=1,
+        layers=(
+            LayerConfig(NOW, NOW, modules=(Laurel(rank=5), "mlp")),
+            LayerConfig(
+                NOW,
+                NOW,
+                modules=(
+                    "attention",
+                    ModuleConfig(Laurel(rank=3), beside=True, norm_before=False, norm_after=True),
+                    SparseMlp(inner=26, sparsity=0.5, activation="silu"),
+                ),
+            ),
         ),
     ),
     "beside": _config(

@@ -118,6 +118,7 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         "lanes": 8,
         "layers": 15,
         "hidden": 3072,
+        "streams": 1,
         "vocab": 32000,
         "max_width": 64,
         "context": 2048,

@@ -93,6 +93,7 @@ def test_short_rings_are_sound_too(weights_of: WeightsOf, device_of: DeviceOf) -
         ("sum_head", 6, Choice.EVERYONE, None),
         ("late_norms", 3, Choice.LEADER, None),
         ("both_norms", 8, Choice.EVERYONE, None),
+        ("altup", 3, Choice.LEADER, None),
     ],
 )
 def test_a_removed_wait_shows(

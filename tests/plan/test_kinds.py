@@ -9,7 +9,7 @@ import pytest
 from monolane.model import ModelConfig
 from monolane.ops import modules
 from monolane.plan import DeviceDescription, PhaseKind, build
-from monolane.plan._kinds import LAST, first_parts, kinds
+from monolane.plan._kinds import LAST, first_parts, kinds, parts_before
 
 SOURCES = Path(__file__).parents[2] / "src" / "monolane"
 DENSE = "GATE_UP DOWN"
@@ -20,6 +20,8 @@ CONV = "CONV_IN CONV CONV_OUT"
 KDA = "KDA_IN KDA_UP KDA KDA_OUT"
 MAMBA = "MAMBA_IN MAMBA MAMBA_OUT"
 PER_LAYER = "PER_LAYER_GATE PER_LAYER_OUT"
+LAUREL = "LAUREL_LEFT LAUREL_RIGHT LAUREL_NORM"
+SPARSE = "SPARSE_GATE_UP SPARSE_DOWN"
 LATENT = "LATENT EXPAND ATTEND VALUES OUT"
 
 
@@ -54,6 +56,15 @@ LATENT = "LATENT EXPAND ATTEND VALUES OUT"
             "HEAD CHOOSE",
         ),
         (
+            "altup",
+            [
+                f"ALTUP_PREDICT {OUTER} {LAUREL} {mlp} ALTUP_CORRECT {PER_LAYER}"
+                for mlp in (SPARSE, DENSE, SPARSE)
+            ],
+            "ALTUP_OUT ALTUP_MEAN HEAD CHOOSE",
+        ),
+        ("laurel", [f"{LAUREL} {DENSE}", f"{OUTER} {LAUREL} {SPARSE}"], "HEAD CHOOSE"),
+        (
             "beside",
             [f"{OUTER} {DENSE} {MIXTURE}", f"{STATES} {OUTER} {MIXTURE} {DENSE}"],
             "HEAD CHOOSE",
@@ -70,14 +81,16 @@ def test_the_phases_of_a_pass(
 ) -> None:
     """Stated anew: builder and checker read the order of the parts from one list."""
     plan = build(configs[name], device_of(2), "float32")
-    first = ["EMBED"] + ["PER_LAYER_INPUTS"] * (name == "per_layer")
+    first = ["EMBED"] + ["PER_LAYER_INPUTS"] * (name in ("per_layer", "altup"))
+    first += ["ALTUP_IN"] * (name == "altup")
     assert " ".join(phase.kind.name for phase in plan.phases) == " ".join((*first, *layers, last))
     inside = [phase.layer for phase in plan.phases if phase.layer >= 0]
     assert inside == [i for i, kinds in enumerate(layers) for _ in kinds.split()]
 
 
 def test_every_kind_is_described_once() -> None:
-    layer = [part for module in modules("plan") for part in module.PARTS]
+    layer = [part for place in range(4) for part in parts_before(place)]
+    layer += [part for module in modules("plan") for part in module.PARTS]
     described = [kind for part in (*first_parts(), *layer, *LAST) for kind in part.kinds]
     assert sorted(described) == sorted(PhaseKind)
     assert list(kinds()) == list(PhaseKind)

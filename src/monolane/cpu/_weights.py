@@ -32,6 +32,8 @@ from monolane.plan import Plan
 
 ROLES = tuple(Role)
 _FREQUENCIES = -1  # no tensor of the checkpoint: computed from the config
+# Small matrices that the core reads whole in every worker, in float32.
+_WHOLE = frozenset({Role.ALTUP_ROUTER, Role.ALTUP_PREDICT, Role.ALTUP_CORRECT})
 OUTER = -1  # in a layer's place: outside the layers
 
 Array = npt.NDArray[Any]
@@ -56,7 +58,7 @@ def hand_over(weights: Weights, config: ModelConfig, arithmetic: Arithmetic) -> 
     places = [(role, OUTER, array) for role, array in weights.outer.items()]
     places += [(role, i, x) for i, layer in enumerate(weights.layers) for role, x in layer.items()]
     for role, index, array in places:
-        if role.kind in (Kind.NORM, Kind.VECTOR):
+        if role.kind in (Kind.NORM, Kind.VECTOR) or role in _WHOLE:
             # The core knows no offset: it is in the float32 scales that it reads.
             offset = np.float32(config.norm_offset if role.kind is Kind.NORM else 0)
             cut = lane_cut(weights.config, config, role)

@@ -7,6 +7,7 @@ nothing of families, config.json or safetensors.
 from monolane.model._adapter import Adapter, LowRank
 from monolane.model._altup import IN as ALTUP_IN
 from monolane.model._altup import OUT as ALTUP_OUT
+from monolane.model._altup import STEPS as ALTUP_STEPS
 from monolane.model._altup import AltUp
 from monolane.model._atomic_folder import check_place, check_replaceable, folder_aside, writing
 from monolane.model._checkpoint import Checkpoint, find_shards, find_weights, write_checkpoint
@@ -90,6 +91,7 @@ __all__ = [
     "ACTIVATIONS",
     "ALTUP_IN",
     "ALTUP_OUT",
+    "ALTUP_STEPS",
     "CACHE_DTYPES",
     "COMMON_FEATURES",
     "EAGLE_MATRICES",

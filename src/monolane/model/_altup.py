@@ -13,19 +13,24 @@ multiplied by sqrt(1 / 2). Streams begin as the embedding and A - 1 products of 
 mean of the first and A - 1 products of the others; each product is made as long as the first.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from monolane.errors import ConfigError
-from monolane.ops import Role, Shapes
+from monolane.ops import JOINED, Role, Shapes
 
-IN = (Role.ALTUP_IN_1, Role.ALTUP_IN_2, Role.ALTUP_IN_3)
-OUT = (Role.ALTUP_OUT_1, Role.ALTUP_OUT_2, Role.ALTUP_OUT_3)
+IN, OUT = JOINED[Role.ALTUP_IN], JOINED[Role.ALTUP_OUT]
 PLACES = 4  # modules of a layer: attention, laurel, MLP, per-layer embeddings
+STEPS = (0, PLACES - 1)  # before which of these streams are predicted, and corrected
 
 
 @dataclass(frozen=True, slots=True)
 class AltUp:
     """How many streams there are. ConfigError if it makes no sense."""
+
+    # By what the layer's stream is multiplied behind the module in a place.
+    FACTORS: ClassVar[Mapping[int, float]] = {1: 0.5**0.5}
 
     streams: int  # A
     scaled: bool = True
@@ -41,6 +46,11 @@ class AltUp:
         """Return the shapes of the weights that all layers share."""
         others = self.streams - 1
         return dict.fromkeys((*IN[:others], *OUT[:others]), (1, hidden, hidden))
+
+    def joined(self, hidden: int) -> Shapes:
+        """Return the shapes of what files have in the place of those: see JOINED."""
+        rows = (self.streams - 1) * hidden
+        return dict.fromkeys((Role.ALTUP_IN, Role.ALTUP_OUT), (1, rows, hidden))
 
     def tensors(self, hidden: int) -> Shapes:
         """Return the shapes of a layer's weights."""

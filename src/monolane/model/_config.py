@@ -272,9 +272,16 @@ class ModelConfig:
                 held=place + 1 < len(layer.listed) and layer.listed[place + 1].joint_norm,
                 stream_scale=self.layer_scales and place == len(layer.listed) - 1,
                 replaces=x.replaces,
+                stream_factor=1.0 if self.altup is None else AltUp.FACTORS.get(place, 1.0),
+                aside=self.altup is not None and place == PLACES - 1,
             )
             found.append(module)
         return tuple(found)
+
+    @property
+    def num_streams(self) -> int:
+        """Streams that a token has in each worker: several where there is ``altup``."""
+        return 1 if self.altup is None else self.altup.streams
 
     @property
     def final_norm_per_lane(self) -> bool:

@@ -13,6 +13,7 @@ COMMON_FEATURES = (
     "layers.keys_of",
     "layers.key_is_value",
     "layer_scales",
+    "altup",
     "value_norm",
     "rotary.amplitude",
     "norm_offset",

@@ -4,6 +4,7 @@
     DELTA_IN   of each key head its rows of q, of k, of v and of z
     QKV        rows of Q, then of K, then of V
     GATE_UP    rows of GATE, then of UP
+    ALTUP_IN, ALTUP_OUT    rows of the second stream, then of the third, ...
     DELTA_BETA, DELTA_ALPHA    of DELTA_GATES the rows of b, and those of a
 
 Rows are moved, never what is in them. So the same holds of codes, of scales and of blocks.
@@ -19,6 +20,8 @@ from monolane.model._quant_matrix import Blocks, Matrix, Quantized
 from monolane.model._safetensors import Array
 from monolane.model._tensors import lane_shape
 from monolane.ops import JOINED, PARTED, Delta, Role
+
+_STREAMS = (Role.ALTUP_IN, Role.ALTUP_OUT)
 
 
 def part_rows(config: ModelConfig, role: Role, matrix: Matrix) -> Iterator[tuple[Role, Matrix]]:
@@ -97,7 +100,7 @@ def untiled(delta: Delta, role: Role, array: Array) -> Array:
 
 
 def _parted(config: ModelConfig, role: Role, matrix: Matrix) -> Iterator[tuple[Role, Matrix]]:
-    roles = JOINED[role]
+    roles = _roles(config, role)
     if isinstance(matrix, np.ndarray):
         yield from zip(roles, _rows(config, role, matrix), strict=True)
     elif isinstance(matrix, Blocks):
@@ -109,10 +112,16 @@ def _parted(config: ModelConfig, role: Role, matrix: Matrix) -> Iterator[tuple[R
             yield own, Quantized(matrix.bits, codes, scales)
 
 
+def _roles(config: ModelConfig, role: Role) -> tuple[Role, ...]:
+    """Return the roles in one of ``JOINED``: of streams as many as a model has."""
+    roles = JOINED[role]
+    return roles[: config.num_streams - 1] if role in _STREAMS else roles
+
+
 def _rows(config: ModelConfig, role: Role, array: Array) -> tuple[Array, ...]:
     """Return the rows of each role, lanes or heads first."""
-    if role in (Role.QKV, Role.GATE_UP):
-        ends = np.cumsum([lane_shape(config, own)[1] for own in JOINED[role]])
+    if role in (Role.QKV, Role.GATE_UP, *_STREAMS):
+        ends = np.cumsum([lane_shape(config, own)[1] for own in _roles(config, role)])
         flat = array.reshape(-1, array.shape[-1])
         return tuple(rows[None] for rows in np.split(flat, ends[:-1]))
     if role is Role.KV_UP:

@@ -95,6 +95,8 @@ class GgufModel(Mapping[str, "Array | Blocks"]):
             ),
             "dtype": self._dtype(),
         }
+        if (rows := self._rows(Role.LAUREL_LEFT)) is not None:
+            given["laurel_rank"] = rows
         if (rows := self.embedding_rows) is not None:
             given["vocab_size"] = rows
         for name, place in LONG_ROPE.items():
@@ -105,7 +107,11 @@ class GgufModel(Mapping[str, "Array | Blocks"]):
     @property
     def embedding_rows(self) -> int | None:
         """Rows of the embedding: as many tokens has the model use for, however many are listed."""
-        name = GGUF_NAMES[Role.EMBEDDING]
+        return self._rows(Role.EMBEDDING)
+
+    def _rows(self, role: Role) -> int | None:
+        """Return the rows of a tensor outside the layers or of the first; None: it is not there."""
+        name = GGUF_NAMES[role].format(i=0)
         part = self._files.get(name)
         return None if part is None else part.tensors[name].shape[0]
 

@@ -27,3 +27,5 @@ class Module:
     beside: bool = False  # it reads what the module before it reads: both join the streams after it
     same_norm: bool = False  # by that one's norm: what both read is one and the same
     replaces: bool = False  # the streams begin anew with what it says
+    stream_factor: float = 1.0  # behind it the streams are multiplied by it
+    aside: bool = False  # what it says joins all streams of AltUp but the one that layers work on

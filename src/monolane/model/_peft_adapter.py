@@ -28,6 +28,7 @@ from monolane.model._safetensors import SafetensorsFile
 from monolane.model._tensors import TensorSpec, lane_shape
 from monolane.model.families import tensor_specs
 from monolane.ops import JOINED, Attention, Mlp, Operation, Role
+from monolane.ops.sparse_mlp.spec import SparseMlp
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -41,6 +42,7 @@ _MERGE = "merge the adapter into the model with PEFT's merge_and_unload, and loa
 _REACHED: Mapping[type[Operation], tuple[Role, ...]] = {
     Attention: (Role.Q, Role.K, Role.V, Role.O),
     Mlp: (Role.GATE, Role.UP, Role.DOWN),
+    SparseMlp: (Role.GATE, Role.UP, Role.DOWN),
 }
 _KINDS = "q, k, v, o, gate, up and down of attention and dense MLPs"
 # What PEFT does where a field has another value. Of those with a list, what changes nothing.

@@ -67,15 +67,17 @@ def layer_roles(config: ModelConfig, layer: int = 0) -> tuple[Role, ...]:
 
 def outer_roles(config: ModelConfig) -> tuple[Role, ...]:
     """Return the roles outside the layers, the head also where it is tied."""
-    return tuple(_outer_shapes(config))
+    return tuple(x for x in _outer_shapes(config) if x not in FILE_ROLES)
 
 
 def _outer_shapes(config: ModelConfig) -> Shapes:
+    """Return the shapes of the tensors outside the layers, those of FILE_ROLES among them."""
     d, lanes = config.hidden_size, config.num_lanes
     head_lanes = lanes if config.head is Head.VOCAB_PARALLEL else 1
     return {
         Role.EMBEDDING: (config.vocab_size, d),
         **config.shared_shapes,
+        **({} if config.altup is None else config.altup.joined(d)),
         Role.FINAL_NORM: (lanes if config.final_norm_per_lane else 1, d),
         Role.HEAD: (head_lanes, config.vocab_size // head_lanes, config.head_inputs),
     }
@@ -152,7 +154,7 @@ def list_specs(
     """
     specs: list[TensorSpec] = []
     places: list[tuple[Role, int | None]] = [(Role.EMBEDDING, None)]
-    places += [(role, None) for role in config.shared_shapes]
+    places += [(role, None) for role in _joined(list(config.shared_shapes), names)]
     for i in range(config.num_layers):
         places += [(role, i) for role in _file_roles(config, i, names)]
     places += [(Role.FINAL_NORM, None)]
@@ -191,14 +193,19 @@ def _of_experts(config: ModelConfig) -> str:
 
 def _file_roles(config: ModelConfig, layer: int, names: Mapping[Role, str]) -> list[Role]:
     """Return the roles of a layer's tensors as files have them."""
-    roles = list(layer_roles(config, layer))
-    for joined, (first, *others) in JOINED.items():
-        if joined in names:
-            roles = [joined if role is first else role for role in roles if role not in others]
+    roles = _joined(list(layer_roles(config, layer)), names)
     for whole, parts in PARTED.items():
         if parts[0] in names and whole in roles:
             at = roles.index(whole)
             roles[at : at + 1] = parts
+    return roles
+
+
+def _joined(roles: list[Role], names: Mapping[Role, str]) -> list[Role]:
+    """Return roles with those of JOINED that files have in the others' place."""
+    for joined, (first, *others) in JOINED.items():
+        if joined in names:
+            roles = [joined if role is first else role for role in roles if role not in others]
     return roles
 
 

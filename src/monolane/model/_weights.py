@@ -527,6 +527,8 @@ def _checked_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
         shapes.append(spec.shape[-2:])
     if spec.role in _CONVOLUTIONS:  # without the axis of one in the middle
         shapes = [(spec.shape[0], spec.shape[2])]
+    if spec.role in (Role.ALTUP_IN, Role.ALTUP_OUT):  # the streams' matrices as experts' are
+        shapes = [(spec.shape[0] // spec.shape[1], spec.shape[1], spec.shape[1])]
     if spec.role in (Role.MAMBA_DECAY, Role.MAMBA_SKIP):
         shapes = [(*spec.shape, 1)]
     # By groups, one below the other.

@@ -175,6 +175,8 @@ class Role(StrEnum):
     DELTA_IN = "delta_in", Kind.MATRIX
     QKV = "qkv", Kind.MATRIX  # [1, (H + 2K)*h, D]
     GATE_UP = "gate_up", Kind.MATRIX  # [1, 2*F, D]
+    ALTUP_IN = "altup_in", Kind.MATRIX  # [1, (A-1)*D, D]: of all streams but the first
+    ALTUP_OUT = "altup_out", Kind.MATRIX  # the same
     DELTA_BETA = "delta_beta", Kind.KEPT  # [1, U, D]: b of all value heads
     DELTA_ALPHA = "delta_alpha", Kind.KEPT  # [1, U, D]: a of all value heads
 
@@ -189,6 +191,9 @@ JOINED: dict[Role, tuple[Role, ...]] = {
     Role.DELTA_IN: (Role.DELTA_QKV, Role.DELTA_Z),
     Role.QKV: (Role.Q, Role.K, Role.V),
     Role.GATE_UP: (Role.GATE, Role.UP),
+    # Of as many streams as there are.
+    Role.ALTUP_IN: (Role.ALTUP_IN_1, Role.ALTUP_IN_2, Role.ALTUP_IN_3),
+    Role.ALTUP_OUT: (Role.ALTUP_OUT_1, Role.ALTUP_OUT_2, Role.ALTUP_OUT_3),
 }
 # The other way round: a role whose rows files have in several tensors.
 PARTED: dict[Role, tuple[Role, ...]] = {Role.DELTA_GATES: (Role.DELTA_BETA, Role.DELTA_ALPHA)}
@@ -227,3 +232,5 @@ class Buffer(IntEnum):
     PER_LAYER = 18  # [1, T, N*P]: what tokens have for each layer
     # [1, T, D]: what another model's head read of the tokens before these; laid out with TOKENS
     STATES = 19
+    # [1, T, (A-1)*D]: products that streams begin with, then those that they end with
+    ALTUP = 20

@@ -40,6 +40,7 @@ class Room:
     """What the shapes of buffers depend on beside an operation's own sizes."""
 
     lanes: int  # L
+    hidden: int  # D
     width: int  # T, token positions of a pass at most
     context: int  # tokens that a sequence may hold
     workers: int  # of a group

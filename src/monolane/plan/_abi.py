@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane._structs import CPP, Field, Struct, declare_enum, members_of
-from monolane.model import JOINING_NORMS, Head, Role, norm_read_by
+from monolane.model import ALTUP_IN, JOINING_NORMS, Head, Role, norm_read_by
 from monolane.ops import (
     EXPERT_ROLES,
     MAX_WIDTH,
@@ -64,6 +64,7 @@ HEADER = Struct(
         Field("lanes", "i32", "L"),
         Field("layers", "i32", "N"),
         Field("hidden", "i32", "D"),
+        Field("streams", "i32", "A: of a token; several with AltUp, else 1"),
         Field("vocab", "i32", "V"),
         Field("max_width", "i32", "T: token positions of a pass at most"),
         Field("context", "i32", "tokens that a sequence may hold"),
@@ -111,6 +112,8 @@ MODULE = Struct(
         Field("replaces", "i32", "1: the streams begin anew with what it says"),
         Field("scale", "f32", "of what a stream gains from it, behind the norms"),
         Field("stream_scale", "WeightRole", "of the streams behind it; kNone: none"),
+        Field("stream_factor", "f32", "of the streams behind it"),
+        Field("aside", "i32", "1: what it says joins all streams of AltUp but the first"),
         Field("scratch", "i32", "floats that a worker needs of its own for its phases"),
         Field("state", "PlanState", "what a sequence keeps of it in a fixed size"),
         # Zeros where it has no such phases.
@@ -208,6 +211,7 @@ def _header(plan: Plan, modules: int, tables: int) -> npt.NDArray[np.void]:
             "lanes": config.num_lanes,
             "layers": config.num_layers,
             "hidden": config.hidden_size,
+            "streams": config.num_streams,
             "vocab": config.vocab_size,
             "max_width": plan.max_width,
             "context": plan.context,
@@ -251,6 +255,8 @@ def _module(plan: Plan, layer: int, place: int) -> Record:
         "replaces": module.replaces,
         "scale": module.scale,
         "stream_scale": ROLES.index(Role.LAYER_SCALE) if module.stream_scale else -1,
+        "stream_factor": module.stream_factor,
+        "aside": module.aside,
         "scratch": operation.scratch(plan.room),
         "state": {} if state is None else asdict(state),
     }
@@ -380,6 +386,8 @@ def c_header() -> str:
         f"constexpr int32_t kPlanMixtureWidth = {MIXTURE_WIDTH};",
         f"constexpr int32_t kPlanMaxMatrices = {MAX_MATRICES};",
         f"constexpr int32_t kPlanRotaries = {len(ROTARIES)};",
+        "// Streams of a token at most, of AltUp.",
+        f"constexpr int32_t kPlanMaxStreams = {len(ALTUP_IN) + 1};",
         f"constexpr int32_t kPlanMaxUpdates = {len(OUTPUTS)};",
         f"constexpr int32_t kPlanBuffers = {len(Buffer)};",
         f"constexpr int32_t kWeightRoles = {len(ROLES)};",

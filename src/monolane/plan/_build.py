@@ -8,7 +8,7 @@ from monolane.model import COMMON_FEATURES, ModelConfig
 from monolane.ops import MAX_WIDTH
 from monolane.plan._builder import Builder
 from monolane.plan._device import DeviceDescription
-from monolane.plan._kinds import LAST, first_parts, parts_of
+from monolane.plan._kinds import LAST, first_parts, parts_before, parts_of
 from monolane.plan._phase import OUTPUTS
 from monolane.plan._plan import Place, Plan
 from monolane.plan._waits import with_waits
@@ -52,6 +52,9 @@ def build(
     phases = [phase for part in first_parts() for phase in part.build(builder, -1, 0)]
     for layer in range(config.num_layers):
         for place, module in enumerate(config.modules[layer]):
+            phases += [
+                phase for part in parts_before(place) for phase in part.build(builder, layer, place)
+            ]
             parts = parts_of(module.operation)
             for part in parts:
                 shares = part.share_out(builder, layer)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from monolane.errors import ConfigError
 from monolane.model import (
+    ALTUP_STEPS,
     EXPERT_ROLES,
     Head,
     Kind,
@@ -46,7 +47,9 @@ class Builder:
         self.formats = {place: find_format(name) for place, name in formats.items()}
         self.groups = groups = Groups(config.num_lanes, device.total_workers)
         # Of no pass and no sequence yet.
-        self.room = Room(groups.lanes, 0, 0, groups.workers_each, groups.lanes_each)
+        self.room = Room(
+            groups.lanes, config.hidden_size, 0, 0, groups.workers_each, groups.lanes_each
+        )
         self.slots = {
             output: _ring([x[place].reduce for x in config.modules if place < len(x)], ring_slots)
             for place, output in enumerate(OUTPUTS)
@@ -92,19 +95,24 @@ class Builder:
         return Update(module, layer, reduce, layer % slots, other)
 
     def updates_before(self, layer: int, place: int) -> tuple[Update, ...]:
-        """Return how the modules before join the streams, for the one that reads them next."""
+        """Return how the modules before join the streams, for the one that reads them next.
+
+        None where a step of AltUp is between them: then it is that which they join in.
+        """
+        if self.config.altup is not None and place in ALTUP_STEPS:
+            return ()
         if place == 0:
             return self.last_updates(layer - 1) if layer > 0 else ()
-        return () if self.config.modules[layer][place].beside else self._updates(layer, place - 1)
+        return () if self.config.modules[layer][place].beside else self.updates_of(layer, place - 1)
 
     def last_updates(self, layer: int) -> tuple[Update, ...]:
         """Return how a layer's last modules join the streams."""
-        return self._updates(layer, len(self.config.modules[layer]) - 1)
+        return self.updates_of(layer, len(self.config.modules[layer]) - 1)
 
-    def _updates(self, layer: int, place: int) -> tuple[Update, ...]:
+    def updates_of(self, layer: int, place: int) -> tuple[Update, ...]:
         """Return how a module, and those beside which it reads, join the streams."""
         beside = self.config.modules[layer][place].beside
-        before = self._updates(layer, place - 1) if beside else ()
+        before = self.updates_of(layer, place - 1) if beside else ()
         return (*before, self.update(OUTPUTS[place], layer))
 
     def share(self, role: Role, layer: int = -1) -> Share:

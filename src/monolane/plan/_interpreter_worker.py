@@ -127,7 +127,12 @@ class Worker:
                 gain = self._normed(both[None], own)[0]
             if module.replaces:
                 self.x[i] = 0
-            self.x[i] += gain * np.float32(module.scale)
+            gain = gain * np.float32(module.scale)
+            if module.aside:
+                self.notes["streams"][1:] += gain
+                continue
+            self.x[i] += gain
+            self.x[i] *= np.float32(module.stream_factor)
             if module.stream_scale:
                 self.x[i] *= self.run.layers[update.layer][Role.LAYER_SCALE][0]
 

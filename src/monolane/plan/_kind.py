@@ -79,6 +79,8 @@ def joined(plan: Plan, layer: int, place: int) -> tuple[Joining, ...]:
     They are those since the last place that did not read beside the one before it.
     """
     modules = plan.config.modules
+    if plan.config.altup is not None and place in (0, 3, 4):
+        return ()  # they join in the steps of AltUp
     if place < len(modules[layer]) and modules[layer][place].beside:
         return ()
     if place == 0 and layer == 0:

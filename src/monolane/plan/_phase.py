@@ -55,6 +55,20 @@ class PhaseKind(IntEnum):
     MAMBA_OUT = 31  # norm, product
     # Where a layer predicts further ahead, before it:
     AHEAD = 32  # norms of what is embedded and of a state, product
+    # Where a layer has a learned residual:
+    LAUREL_LEFT = 33  # update, norm, product
+    LAUREL_RIGHT = 34  # product
+    LAUREL_NORM = 35  # of own columns: norm of the products, and what was read is added
+    # In place of GATE_UP and DOWN where a gate lets few numbers through:
+    SPARSE_GATE_UP = 36  # update, norm, two products
+    SPARSE_DOWN = 37  # mean and deviation of the gate, activation(what is far above) * up, product
+    # Where there are several streams, of which layers work on the first (AltUp). The first comes
+    # once a pass, before the layers, the last two behind them:
+    ALTUP_IN = 38  # products of what is embedded
+    ALTUP_PREDICT = 39  # before a layer: update of the others, all streams of what they were
+    ALTUP_CORRECT = 40  # behind its MLP: update of the first, which the others follow
+    ALTUP_OUT = 41  # update of the others, product of each
+    ALTUP_MEAN = 42  # of the first and of these products
 
 
 # Where modules put their outputs, in the order in which a layer has them; each is a ring.
@@ -65,7 +79,10 @@ OUTPUTS = (
     Buffer.FOURTH_OUTPUT,
 )
 # Those whose shape is a layer's.
-OF_LAYERS = frozenset(Buffer) - {Buffer.TOKENS, *OUTPUTS, Buffer.STREAM, Buffer.LOGITS}
+OF_LAYERS = frozenset(Buffer) - {
+    *(Buffer.TOKENS, Buffer.STREAM, Buffer.LOGITS, Buffer.ALTUP),
+    *OUTPUTS,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ class Plan:
         groups = self.groups
         return Room(
             lanes=self.config.num_lanes,
+            hidden=self.config.hidden_size,
             width=self.max_width,
             context=self.context,
             workers=groups.workers_each,
@@ -154,6 +155,7 @@ class Plan:
             },
             Buffer.STREAM: (lanes, width, c.hidden_size),
             Buffer.LOGITS: (min(width, MAX_WIDTH), c.vocab_size),
+            Buffer.ALTUP: (1, width, (c.num_streams - 1) * c.hidden_size),
         }
         if buffer in common:
             return common[buffer]

@@ -10,7 +10,7 @@ from enum import Enum
 
 from monolane.model import Kind, Role, find_format, lane_shape
 from monolane.ops import Buffer
-from monolane.plan._kinds import LAST, first_parts, kinds, parts_of
+from monolane.plan._kinds import LAST, first_parts, kinds, parts_before, parts_of
 from monolane.plan._phase import OUTPUTS, Access, Matrix, Phase, Update
 from monolane.plan._plan import Plan, PlanError
 from monolane.plan._split import Scope, Share
@@ -44,8 +44,8 @@ def _order(plan: Plan) -> Iterator[str]:
     config = plan.config
     expected = [(kind, -1) for part in first_parts() for kind in part.order(config, -1)]
     for i in range(config.num_layers):
-        for module in config.modules[i]:
-            parts = parts_of(module.operation)
+        for place, module in enumerate(config.modules[i]):
+            parts = (*parts_before(place), *parts_of(module.operation))
             expected += [(kind, i) for part in parts for kind in part.order(config, i)]
     expected += [(kind, -1) for part in LAST for kind in part.order(config, -1)]
     found = [(phase.kind, phase.layer) for phase in plan.phases]

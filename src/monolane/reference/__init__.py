@@ -38,6 +38,7 @@ from monolane.reference._operations import (
 )
 from monolane.reference._penalties import count_seen, penalised
 from monolane.reference._rounding import find_rounding
+from monolane.reference._streams import as_long
 
 __all__ = [
     "GATES",
@@ -50,6 +51,7 @@ __all__ = [
     "ReferenceModel",
     "Row",
     "allowed_tokens",
+    "as_long",
     "attend",
     "attend_seen",
     "cap_logits",

@@ -20,7 +20,7 @@ from monolane.reference._streams import begin_streams
 Layer = dict[Role, Floats]
 # Features that no other executor computes.
 _ALONE = (
-    *("altup", "index", "layers.index_of"),
+    *("index", "layers.index_of"),
     *("hyper", "layers.hashed", "experts.limit", "experts.scores"),
 )
 

@@ -40,7 +40,7 @@ class AltUpStreams(Streams):
     def __init__(self, config: ModelConfig, outer: Mapping[Role, Floats], x_LTD: Floats) -> None:
         super().__init__(config, outer, x_LTD)
         products = [linear(x_LTD, outer[role]) for role in ALTUP_IN if role in outer]
-        self.h = np.concatenate([x_LTD, *(_as_long(x, x_LTD) for x in products)])  # [A, T, D]
+        self.h = np.concatenate([x_LTD, *(as_long(x, x_LTD) for x in products)])  # [A, T, D]
 
     def enter(self, layer: Mapping[Role, Floats]) -> None:
         """Predict all streams of what they were; the first is the layer's."""
@@ -65,7 +65,7 @@ class AltUpStreams(Streams):
         """Return the mean of what the streams say: [1, T, D]."""
         outs = [self.outer[role] for role in ALTUP_OUT if role in self.outer]
         products = [linear(self.h[i : i + 1], out) for i, out in enumerate(outs, 1)]
-        each = [self.h[:1], *(_as_long(x, self.h[:1]) for x in products)]
+        each = [self.h[:1], *(as_long(x, self.h[:1]) for x in products)]
         mean: Floats = np.concatenate(each).mean(axis=0, keepdims=True)
         return mean
 
@@ -133,7 +133,7 @@ class HyperStreams(Streams):
         return summed
 
 
-def _as_long(x: Floats, first: Floats) -> Floats:
+def as_long(x: Floats, first: Floats) -> Floats:
     """Scale each token's numbers so that their mean square is that of the first stream."""
     wanted = np.sqrt(np.mean(first * first, axis=-1, keepdims=True))
     own = np.sqrt(np.maximum(np.mean(x * x, axis=-1, keepdims=True), _LEAST))

@@ -248,7 +248,7 @@ def gguf_specs(config: ModelConfig, stored: Container[str]) -> tuple[TensorSpec,
         )
         fused = GGUF_AHEAD.placed(config.behind, FUSED_EXPERTS)
     for joined, (part, *_) in JOINED.items():
-        if joined not in names:
+        if joined not in names or part not in names:
             continue
         layers = range(config.num_layers)
         whole, parted = (
@@ -268,7 +268,8 @@ def gguf_unread(
     """Return the tensors that a GGUF file may hold besides those of ``gguf_specs``.
 
     Some say again what others say: divisors are in the config, and ik_llama.cpp writes KV_UP beside
-    K_UP and V_UP. Others, of ``stored``, are of blocks that predict tokens further ahead.
+    K_UP and V_UP. Keys and values of layers that read another's are there in some families' files.
+    Others, of ``stored``, are of blocks that predict tokens further ahead.
     """
     spelling = find_family(config).gguf
     assert spelling is not None
@@ -280,6 +281,12 @@ def gguf_unread(
             ROPE_DIVISORS,
             *(LONG_ROPE if isinstance(config.rotary.scaling, LongRopeScaling) else ()),
             *(GGUF_NAMES[Role.KV_UP].format(i=i) for i in joined),
+            *(
+                GGUF_NAMES[role].format(i=i)
+                for i, layer in enumerate(config.layers)
+                if layer.keys_of is not None
+                for role in (Role.K, Role.V, Role.K_NORM)
+            ),
             *(name for name in stored if name.startswith(blocks)),
         )
     )

@@ -149,6 +149,9 @@ GGUF_NAMES = {
     Role.MAMBA_SKIP: "blk.{i}.ssm_d",
     Role.MAMBA_NORM: "blk.{i}.ssm_norm.weight",
     Role.MAMBA_OUT: "blk.{i}.ssm_out.weight",
+    Role.LAUREL_LEFT: "blk.{i}.laurel_l.weight",
+    Role.LAUREL_RIGHT: "blk.{i}.laurel_r.weight",
+    Role.LAUREL_NORM: "blk.{i}.laurel_post_norm.weight",
     Role.FINAL_NORM: "output_norm.weight",
     Role.HEAD: "output.weight",
 }

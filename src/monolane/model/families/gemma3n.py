@@ -11,7 +11,10 @@ for it.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any
+
+import numpy as np
 
 from monolane.errors import ConfigError
 from monolane.model._altup import IN, OUT, AltUp
@@ -20,6 +23,7 @@ from monolane.model._fields import Fields
 from monolane.model._layer_config import LayerConfig, ModuleConfig, ModuleName
 from monolane.model._rotary import Rotary
 from monolane.model.families._family import layer_count, render_common
+from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._nested import with_tower
 from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_stretch
 from monolane.model.families.gemma3 import read_embedding_scale
@@ -51,6 +55,7 @@ _DEFAULTS: dict[str, Any] = {
 _PATTERN = 5  # every so many layers, counted from 1, one is global
 _THETA, _LOCAL_THETA = 1e6, 1e4
 _SPARSE, _DEEP, _SPARSITY = 10, 10, 0.95  # layers, of models of more, and how sparse
+_OWN_KEYS = 20  # layers that have keys of their own, of a GGUF file that does not say how many
 _LAYER = "model.layers.{i}."
 
 
@@ -186,6 +191,79 @@ def _render(config: ModelConfig) -> dict[str, Any]:
     return raw
 
 
+def _unsaid(fields: Fields) -> dict[str, Any]:
+    """Return what a GGUF file says in other words, or leaves to its readers.
+
+    src/models/gemma3n.cpp of llama.cpp: the first 20 layers have keys of their own. The table of
+    per-layer embeddings has a row for each token, of zeros behind those that the model has.
+    """
+    count, given = layer_count(fields), {}
+    widths = fields.raw.get("intermediate_size")
+    if isinstance(widths, np.ndarray):
+        given["intermediate_size"] = widths.tolist()
+    windowed = fields.raw.get("windowed_layers")
+    if windowed is not None:
+        if not isinstance(windowed, np.ndarray) or (windowed.dtype, len(windowed)) != (bool, count):
+            raise fields.fault("windowed_layers", f"a list of {count} of true or false")
+        given["layer_types"] = [WINDOWED if x else FULL for x in windowed.tolist()]
+    scales = fields.raw.get("sparsity_scales")
+    if scales is not None:
+        numbers = isinstance(scales, np.ndarray) and scales.dtype.kind == "f"
+        if not numbers or len(scales) != count or not (scales < np.inf).all():
+            raise fields.fault("sparsity_scales", f"a list of {count} numbers, one a layer")
+        given["activation_sparsity_pattern"] = [_sparsity(x) for x in scales.tolist()]
+    return given | {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "vocab_size_per_layer_input": fields.size("vocab_size"),
+        "num_kv_shared_layers": fields.size(
+            "num_kv_shared_layers", max(count - _OWN_KEYS, 0), minimum=0
+        ),
+    }
+
+
+def _sparsity(deviations: float) -> float:
+    """Return the part of a normal distribution below so many deviations, in float32's digits.
+
+    Files have the deviations in float32, of a number of few digits.
+    """
+    return float(str(np.float32(NormalDist().cdf(deviations))))
+
+
+def _gguf_names(config: ModelConfig) -> Mapping[Role, str]:
+    assert GEMMA4_TEXT.gguf is not None
+    block = "blk.{i}."
+    return {
+        **GEMMA4_TEXT.gguf.names(config),
+        Role.ALTUP_IN: "altup_proj.weight",
+        Role.ALTUP_OUT: "altup_unembd_proj.weight",
+        Role.THIRD_NORM: block + "ffn_norm.weight",
+        Role.POST_THIRD_NORM: block + "post_ffw_norm.weight",
+        Role.POST_FOURTH_NORM: block + "post_norm.weight",
+        Role.ALTUP_NORM: block + "altup_router_norm.weight",
+        Role.ALTUP_ROUTER: block + "altup_router.weight",
+        Role.ALTUP_PREDICT: block + "altup_predict_coef.weight",
+        Role.ALTUP_CORRECT: block + "altup_correct_coef.weight",
+        Role.ALTUP_SCALE: block + "altup_correct_scale.weight",
+    }
+
+
+_GGUF = GgufSpelling(
+    architecture="gemma3n",
+    style="half",
+    keys={
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": "windowed_layers",
+        "attention.shared_kv_layers": "num_kv_shared_layers",
+        "rope.freq_base_swa": "rope_local_base_freq",
+        "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+        "final_logit_softcapping": "final_logit_softcapping",
+        "altup.active_idx": "altup_active_idx",
+        "altup.num_inputs": "altup_num_inputs",
+        "activation_sparsity_scale": "sparsity_scales",
+    },
+    given=_unsaid,
+    names=_gguf_names,
+)
 GEMMA3N_TEXT = replace(
     GEMMA4_TEXT,
     name="gemma3n_text",
@@ -215,7 +293,7 @@ GEMMA3N_TEXT = replace(
     surplus=_surplus,
     render=_render,
     view=_view,
-    gguf=None,
+    gguf=_GGUF,
 )
 GEMMA3N = with_tower(
     GEMMA3N_TEXT,

@@ -9,17 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from monolane._structs import Struct
-from monolane.ops._names import Role, Shapes
-from monolane.ops._spec import Buffers, Operation, Record, Room
+from monolane._structs import Field, Struct
+from monolane.ops._names import Buffer, Role, Shapes
+from monolane.ops._spec import Buffers, Operation, Room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laurel(Operation):
     """A learned residual of one layer."""
 
-    computed_by: ClassVar[tuple[str, ...]] = ("reference",)
-    structs: ClassVar[Mapping[str, Struct]] = {}
+    structs: ClassVar[Mapping[str, Struct]] = {
+        "laurel": Struct("PlanLaurel", (Field("rank", "i32", "R"),))
+    }
 
     rank: int  # R
 
@@ -33,11 +34,8 @@ class Laurel(Operation):
         }
 
     def buffers(self, room: Room) -> Buffers:
-        """Return nothing: no plan has it yet; see Operation."""
-        del room
-        return {}
-
-    def native(self, room: Room) -> dict[str, Record]:
-        """Return nothing: no native executor computes it yet; see Operation."""
-        del room
-        return {}
+        """Return the shapes of what its phases leave for each other; see Operation."""
+        return {
+            Buffer.HIDDEN: (1, room.width, self.rank),
+            Buffer.MIXED: (1, room.width, room.hidden),
+        }

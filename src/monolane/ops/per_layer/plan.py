@@ -68,7 +68,9 @@ def _inputs(worker: Worker, phase: Phase) -> None:
         y = y * np.float32(config.hidden_size**-0.5)
         whole = y.reshape(1, -1, operation.inner)
         normed = rms_norm(whole, outer[Role.PER_LAYER_NORM], config.norm_eps)[0].reshape(y.shape)
-        found = outer[Role.PER_LAYER_EMBEDDING][worker.tokens, rows]
+        tokens = np.asarray(worker.tokens)
+        tokens = np.where(tokens < operation.rows, tokens, 0)
+        found = outer[Role.PER_LAYER_EMBEDDING][tokens, rows]
         found = found * np.float32(operation.inner**0.5)
         both = (normed + found) * np.float32(math.sqrt(0.5))
         worker.store(Buffer.PER_LAYER, (0,), rows, both)

@@ -24,6 +24,7 @@ class PerLayer(Operation):
             (
                 Field("inner", "i32", "P: numbers of a token for one layer"),
                 Field("layers", "i32", "N: layers that the table has numbers for"),
+                Field("rows", "i32", "of the table; tokens beyond read the first"),
                 Field("activation", "GateActivation", "of the gate"),
             ),
         )
@@ -32,7 +33,7 @@ class PerLayer(Operation):
 
     inner: int  # P
     layers: int  # N
-    rows: int  # tokens of the table, V
+    rows: int  # tokens of the table, V or fewer; the others read the first row
     activation: Activation
 
     def outer(self, hidden: int) -> Shapes:

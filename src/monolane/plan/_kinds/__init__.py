@@ -10,10 +10,10 @@ from itertools import chain
 
 from monolane.ops import Operation, modules
 from monolane.plan._kind import Kind, Part
-from monolane.plan._kinds import choose, embed, head
+from monolane.plan._kinds import altup, choose, embed, head
 from monolane.plan._phase import PhaseKind
 
-LAST: tuple[Part, ...] = (head.PART, choose.PART)
+LAST: tuple[Part, ...] = (altup.OUT, head.PART, choose.PART)
 
 
 @cache
@@ -25,7 +25,13 @@ def _layer_parts() -> tuple[tuple[Part, ...], ...]:
 @cache
 def first_parts() -> tuple[Part, ...]:
     """Return the parts before the layers: the embedding, and what operations need besides."""
-    return (embed.PART, *chain(*(getattr(module, "FIRST", ()) for module in modules("plan"))))
+    own = chain(*(getattr(module, "FIRST", ()) for module in modules("plan")))
+    return (embed.PART, *own, altup.IN)
+
+
+def parts_before(place: int) -> tuple[Part, ...]:
+    """Return the parts of no module before that in a place of a layer."""
+    return (altup.STEPS[place],) if place in altup.STEPS else ()
 
 
 def parts_of(operation: Operation) -> tuple[Part, ...]:
@@ -38,8 +44,8 @@ def parts_of(operation: Operation) -> tuple[Part, ...]:
 @cache
 def kinds() -> Mapping[PhaseKind, Kind]:
     """Return every kind of phase by its name."""
-    parts = (*first_parts(), *chain(*_layer_parts()), *LAST)
+    parts = (*first_parts(), *altup.STEPS.values(), *chain(*_layer_parts()), *LAST)
     return {kind: part.kinds[kind] for kind in PhaseKind for part in parts if kind in part.kinds}
 
 
-__all__ = ["LAST", "Kind", "Part", "first_parts", "kinds", "parts_of"]
+__all__ = ["LAST", "Kind", "Part", "first_parts", "kinds", "parts_before", "parts_of"]

@@ -15,7 +15,7 @@ from monolane.reference import cap_logits, norm_stream
 
 
 def _build(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
-    updates = builder.last_updates(builder.config.num_layers - 1)
+    updates = builder.updates_before(builder.config.num_layers, 0)
     if not builder.shared_head:
         writes = (own(Buffer.LOGITS, layer),)
         return (builder.phase(PhaseKind.HEAD, layer, Role.HEAD, updates=updates, writes=writes),)
