@@ -136,7 +136,7 @@ def test_toml_is_toml(block: Block) -> None:
     [
         ("generate x --max-tokens 64", ""),
         ("generate x --max-tokens N", ""),
-        ("generate x --max-tokens many", "many"),
+        ("generate x --max-tokens many", "valid integer"),
         ("generate x --max-token-count 64", "No such option"),
         ("generate x y", "['y']"),
         ("serve --port", "requires an argument"),

@@ -6,6 +6,7 @@ reader's own; a port that a page names is one that the system chooses, and its a
 the page has the address. Servers are ended with their test.
 """
 
+import json
 import os
 import re
 import select
@@ -13,11 +14,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from monolane.model import parse_config, tensor_specs, write_checkpoint
 from monolane.sources import find_model
 
 from ..peft_folders import LANES, write_adapter
@@ -69,7 +72,7 @@ ANSWERS = {"README.md": "The capital of Japan is Tokyo.", "docs/start.md": "is T
 PRELUDE = """
 monolane() {
   if [[ $1 != serve ]]; then command monolane "$@"; return; fi
-  command monolane "$@" --port 0 2>"$SERVED/log" & echo $! >>"$SERVED/processes"
+  command monolane "$@" --port 0 >"$SERVED/log" 2>&1 & echo $! >>"$SERVED/processes"
   until grep -q 'monolane is ready at' "$SERVED/log"; do
     kill -0 $! || { cat "$SERVED/log" >&2; return 1; }
     sleep 0.1
@@ -191,7 +194,29 @@ manuals = 0.5
 """
 
 
-def give(name: str, folder: Path, smollm2: Path, llama: Callable[[Path], None]) -> None:
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "vocab_size": 2048,
+    "max_position_embeddings": 256,
+    "torch_dtype": "float32",
+}
+
+
+def write_llama(folder: Path) -> None:
+    """Write a random Llama of eight heads, without a tokenizer."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    rng = np.random.default_rng(0)
+    shapes = [(spec.name, spec.shape) for spec in tensor_specs(parse_config(LLAMA))]
+    tensors = ((name, rng.normal(size=shape).astype(np.float32)) for name, shape in shapes)
+    write_checkpoint(folder, tensors)
+
+
+def give(name: str, folder: Path, smollm2: Path) -> None:
     """Put what a page's reader has into a folder."""
     path = folder / name
     if name.endswith(".gguf"):
@@ -201,7 +226,7 @@ def give(name: str, folder: Path, smollm2: Path, llama: Callable[[Path], None]) 
     elif name.endswith("-adapter"):
         write_adapter(path, find_model("demo"), seed=len(name), targets=LANES)
     elif name == "LLAMA_FOLDER":
-        llama(path)
+        write_llama(path)
     elif name == "chain.pem":
         kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
         files = ("-keyout", str(folder / "key.pem"), "-out", str(path))
@@ -212,13 +237,11 @@ def give(name: str, folder: Path, smollm2: Path, llama: Callable[[Path], None]) 
 
 
 @pytest.mark.parametrize("group", [found for _, found in GROUPS], ids=[name for name, _ in GROUPS])
-def test_what_a_page_shows_runs(
-    group: list[Block], reader: Reader, smollm2: Path, llama: Callable[[Path], None]
-) -> None:
+def test_what_a_page_shows_runs(group: list[Block], reader: Reader, smollm2: Path) -> None:
     page = group[0].page
     for name in GIVEN.get(page, ()):
         if any(name in block.text for block in group):
-            give(name, reader.folder, smollm2, llama)
+            give(name, reader.folder, smollm2)
     said = ""
     for block in group:
         printed = reader.run(block)
