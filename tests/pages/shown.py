@@ -23,7 +23,7 @@ TEXT = ("text", "")
 
 _MARKER = re.compile(r"<!-- not run: (?P<why>[^;]+); (?P<takes>[^;]+) -->")
 _UNIT = r"(?:seconds?|minutes?|hours?|days?)"
-_TAKES = re.compile(rf"(?:[\d.]+(?: to [\d.]+)? )?{_UNIT}|until it is ended")
+_TAKES = re.compile(rf"(?:(?:an?|[\d.]+(?: to [\d.]+)?) )?{_UNIT}|until it is ended")
 _ENDS_COMMAND = re.compile(r"[();<>|&]+")
 
 
