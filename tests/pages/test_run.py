@@ -63,6 +63,10 @@ GIVEN = {
     "docs/tutorials/own-model.md": ("model.Q4_K_M.gguf", "folder"),
     "docs/tutorials/train.md": ("recipe.toml",),
 }
+# Pages that convert models without torch: for who runs them it is not there.
+WITHOUT_TORCH = {"docs/gguf.md", "docs/retrofit.md", "docs/tutorials/tune.md"}
+HIDDEN = 'import sys; sys.modules["torch"] = sys.modules["transformers"] = None'
+
 SAID = "What is the capital of Japan?\n"  # to a chat
 ANSWERS = {"README.md": "The capital of Japan is Tokyo.", "docs/start.md": "is Tokyo."}
 
@@ -111,6 +115,9 @@ class Reader:
     def run(self, block: Block) -> str:
         """Run a block and return what it printed."""
         text = self._as_run(block)
+        if block.page in WITHOUT_TORCH:
+            (self._beside / "sitecustomize.py").write_text(HIDDEN)
+            self.environment["PYTHONPATH"] = str(self._beside)
         command = ["bash", "-euo", "pipefail", "-c", PRELUDE + text]
         if not block.is_shell:
             (self._beside / "block.py").write_text(text)  # processes that it starts read it again
