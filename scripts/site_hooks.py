@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = "source"  # where files outside docs/ are in the site
 # Text, not pictures; the address has no spaces.
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+NOT_RUN = re.compile(r"<!-- not run: ([^;]+); ([^;]+) -->\n")  # tests/pages/shown.py
 LANGUAGES = {".py": "python", ".cpp": "cpp", ".h": "cpp", ".cu": "cpp", ".toml": "toml"}
 LONGEST = 200_000  # characters of a file that are shown
 
@@ -69,7 +70,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         way = posixpath.relpath(to, posixpath.dirname(page.file.src_uri) or ".")
         return f"[{text}]({way}{'#' + anchor if anchor else ''})"
 
-    return LINK.sub(turned, markdown)
+    return NOT_RUN.sub(_said_of_a_block, LINK.sub(turned, markdown))
+
+
+def _said_of_a_block(marker: re.Match[str]) -> str:
+    """Show what the source has as a comment: why no test runs a block, and how long it takes."""
+    why, takes = marker.groups()
+    lasts = f"runs {takes}" if takes.startswith("until") else f"takes {takes}"
+    return f"*Not run by a test: {why}. It {lasts}.*\n\n"
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

@@ -94,3 +94,11 @@ def test_a_file_of_the_repository_is_shown_with_its_lines(site: Path) -> None:
     link = re.search(r'href="(source/csrc/run/[\w.]+html)#(__codelineno-0-\d+)"', page.read_text())
     assert link is not None
     assert f'id="{link[2]}"' in (site / link[1]).read_text()
+
+
+def test_a_marker_is_told_to_readers(site: Path) -> None:
+    said = text_of(site / "start.html")
+    assert "Not run by a test: needs the package index, and trains. It takes 30 minutes." in said
+    said = text_of(site / "long-context.html")
+    assert "It runs until it is ended." in said
+    assert "<!-- not run" not in (site / "start.html").read_text()

@@ -245,6 +245,31 @@ def test_parity_of_a_model_with_itself_and_with_rougher_codes(tmp_path: Path) ->
     assert found["cpu:int4: top-1 agreement"] < 100
 
 
+def test_another_limit_goes_on_and_the_report_keeps_what_other_tasks_found(tmp_path: Path) -> None:
+    def run(limit: int, *tasks: str, model: str = "demo") -> list[dict[str, Any]]:
+        options = EvalOptions(tasks=tasks, limit=limit, window=48, against=("cpu:int8",))
+        with open_engine(model, backend="cpu") as subject:
+            report = evaluate(subject, make_tasks(options), tmp_path / "out")
+        write_report(tmp_path / "out", report)
+        return list(report["tasks"])
+
+    _, parity = run(2, "perplexity", "parity")
+    for limit in (1, 3):
+        first, *others = run(limit, "perplexity")
+        assert first["figures"][0]["count"] == limit
+        note = "An earlier command found this."
+        assert others == [{**json.loads(json.dumps(parity)), "notes": [note]}]
+    assert len((tmp_path / "out/perplexity.jsonl").read_text().splitlines()) == 1 + 3
+    shutil.copytree(DEMO, tmp_path / "other")
+    (tmp_path / "other/chat_template.jinja").write_text("{{ messages[0].content }}")
+    with pytest.raises(RequestError, match="expected a run with the same settings"):
+        run(1, "perplexity", model=str(tmp_path / "other"))
+    (tmp_path / "out/perplexity.jsonl").unlink()  # another subject's figures are not kept
+    assert [task["task"] for task in run(1, "perplexity", model=str(tmp_path / "other"))] == [
+        "perplexity"
+    ]
+
+
 def test_texts_of_one_token_are_left_out_and_keep_nobody_elses_place(tmp_path: Path) -> None:
     names = {"a.txt": "x", "b.txt": "import os\n", "c.txt": "def main():\n"}
     for name, text in names.items():

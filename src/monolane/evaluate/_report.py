@@ -43,6 +43,27 @@ def build_report(
     }
 
 
+def with_earlier(report: Report, folder: Path) -> Report:
+    """Return a report with the tasks of the one in ``folder`` that it does not have itself.
+
+    Those of another subject are not taken, nor those of a file that is no report.
+    """
+    try:
+        earlier = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        same = earlier["subject"] == json.loads(json.dumps(report["subject"]))
+        found = {task["task"]: task for task in earlier["tasks"]} if same else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return report
+    own = {task["task"] for task in report["tasks"]}
+    kept = [_noted(task) for name, task in found.items() if name not in own]
+    return report | {"tasks": [*report["tasks"], *kept]}
+
+
+def _noted(task: Mapping[str, Any]) -> dict[str, Any]:
+    note = "An earlier command found this."
+    return {**task, "notes": [*(x for x in task["notes"] if x != note), note]}
+
+
 def write_report(folder: Path, report: Report) -> list[Path]:
     """Write report.json, report.md and report.html; a reader never sees half of one.
 

@@ -19,7 +19,7 @@ from monolane.evaluate._parity import ParityTask
 from monolane.evaluate._perplexity import PerplexityTask
 from monolane.evaluate._published import CARD_TASKS
 from monolane.evaluate._question import Decoding
-from monolane.evaluate._report import Report, build_report
+from monolane.evaluate._report import Report, build_report, with_earlier
 from monolane.evaluate._ruler.task import LongContextTask
 from monolane.evaluate._ruler.tasks import LONG_TASKS
 from monolane.evaluate._target import Subject
@@ -171,11 +171,12 @@ def evaluate(
 ) -> Report:
     """Run tasks, each answer kept in ``folder`` as it comes, and return the report.
 
-    Called again with the same folder and settings, it goes on where it was.
+    Called again with the same folder and settings, it goes on where it was. What the report there
+    has of other tasks of the same subject stays in it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RequestError(f"--output {folder}: expected a folder: {error.strerror}") from None
     outcomes: list[Outcome] = [task.run(subject, folder, progress) for task in tasks]
-    return build_report(subject.about, outcomes, command, of)
+    return with_earlier(build_report(subject.about, outcomes, command, of), folder)
