@@ -320,6 +320,7 @@ def test_doctor_tells_what_there_is(tmp_path: Path) -> None:
         "plan show",
         "bench",
         "trace",
+        "board",
         "doctor",
     ],
 )

@@ -28,6 +28,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "sft": ("chats", "-m", "demo", "-o", "out"),
     "retrofit": ("-m", "demo", "-o", "out"),
     "trace": ("-o", "trace"),
+    "board": ("run", "-o", "board"),
     "data prepare": ("recipe", "-o", "out"),
     "tune heads": ("-m", "demo", "-o", "out"),
     "tune eagle": ("-m", "demo", "-o", "out"),

@@ -47,6 +47,10 @@ EXAMPLES: dict[tuple[str, ...], tuple[str, ...]] = {
         "monolane sim --model laneformer-2b --device 8xh200",
         "monolane sim --device 8xh200 --sweep link --plot link.svg",
     ),
+    ("board",): (
+        "monolane board run --output board.svg",
+        "monolane board dense lanes --by tokens --output board.svg",
+    ),
     ("trace",): ("monolane trace --model smollm2 --output trace.json --tokens 16",),
     ("doctor",): ("monolane doctor", "monolane doctor --model name/model"),
     ("plan",): ("monolane plan --model smollm2 --device h200",),

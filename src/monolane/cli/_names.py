@@ -7,7 +7,9 @@ HEADS = {
     "Making models": (
         *("data", "train", "launch", "sft", "retrofit", "tune", "quantize", "export"),
     ),
-    "Looking and measuring": ("doctor", "verify", "bench", "eval", "plan", "sim", "trace"),
+    "Looking and measuring": (
+        *("doctor", "verify", "bench", "eval", "plan", "sim", "trace", "board"),
+    ),
 }
 GROUPS = ("plan", "data", "tune", "bench", "eval")
 COMMANDS = tuple(x for names in HEADS.values() for x in names if x not in GROUPS)

@@ -16,6 +16,7 @@ from monolane.train._config import (
 )
 from monolane.train._demo.recipe import DemoRecipe
 from monolane.train._forecast import forecast
+from monolane.train._run_plot import Curves, plot_runs, read_curves
 
 if TYPE_CHECKING:
     from monolane.train._checkpoints import Progress
@@ -48,6 +49,7 @@ else:
     __getattr__ = torch_names(__name__, _MODULES, "training (monolane.train)", "train")
 
 __all__ = [
+    "Curves",
     "DemoRecipe",
     "Fleet",
     "Measured",
@@ -68,6 +70,8 @@ __all__ = [
     "kept_settings",
     "launch_run",
     "load_config",
+    "plot_runs",
+    "read_curves",
     "read_weights",
     "run_observers",
     "shipped_configs",
