@@ -1,7 +1,7 @@
 """SPARSE_GATE_UP and SPARSE_DOWN: an MLP whose gate lets few numbers through, of one lane.
 
 Which ones those are all of a token's products with the gate decide. So the first phase leaves both
-products, and in the second each worker makes of them what it multiplies: less than another wait.
+products, and in the second each worker makes of them what it multiplies, without another wait.
 """
 
 from collections.abc import Mapping
