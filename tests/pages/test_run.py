@@ -80,11 +80,12 @@ NEEDED = {
 SAID = "What is the capital of Japan?\n"  # to a chat
 ANSWERS = {"README.md": "The capital of Japan is Tokyo.", "docs/start.md": "is Tokyo."}
 
-# A server is started in the background, at a port of the system's, and waited for.
+# A server is started in the background, at a port of the system's and without measuring the memory,
+# and waited for.
 PRELUDE = """
 monolane() {
   if [[ $1 != serve ]]; then command monolane "$@"; return; fi
-  command monolane "$@" --port 0 >"$SERVED/log" 2>&1 & echo $! >>"$SERVED/processes"
+  command monolane "$@" --port 0 --no-bandwidth >"$SERVED/log" 2>&1 & echo $! >>"$SERVED/processes"
   until grep -q 'monolane is ready at' "$SERVED/log"; do
     kill -0 $! || { cat "$SERVED/log" >&2; return 1; }
     sleep 0.1
