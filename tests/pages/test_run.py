@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -68,14 +69,23 @@ GIVEN = {
 WITHOUT_TORCH = {"docs/gguf.md", "docs/retrofit.md", "docs/tutorials/tune.md"}
 HIDDEN = 'import sys; sys.modules["torch"] = sys.modules["transformers"] = None'
 
+# Package that a page's commands need beyond the base install, and the extra that brings it.
+NEEDED = {
+    "docs/data.md": ("datatrove", "data"),
+    "docs/start.md": ("torch", "train"),
+    "docs/training.md": ("torch", "train"),
+    "docs/tutorials/train.md": ("torch", "train"),
+}
+
 SAID = "What is the capital of Japan?\n"  # to a chat
 ANSWERS = {"README.md": "The capital of Japan is Tokyo.", "docs/start.md": "is Tokyo."}
 
-# A server is started in the background, at a port of the system's, and waited for.
+# A server is started in the background, at a port of the system's and without measuring the memory,
+# and waited for.
 PRELUDE = """
 monolane() {
   if [[ $1 != serve ]]; then command monolane "$@"; return; fi
-  command monolane "$@" --port 0 >"$SERVED/log" 2>&1 & echo $! >>"$SERVED/processes"
+  command monolane "$@" --port 0 --no-bandwidth >"$SERVED/log" 2>&1 & echo $! >>"$SERVED/processes"
   until grep -q 'monolane is ready at' "$SERVED/log"; do
     kill -0 $! || { cat "$SERVED/log" >&2; return 1; }
     sleep 0.1
@@ -115,7 +125,7 @@ class Reader:
 
     def run(self, block: Block) -> str:
         """Run a block and return what it printed."""
-        text = self._as_run(block)
+        text = self.as_run(block)
         if block.page in WITHOUT_TORCH:
             (self._beside / "sitecustomize.py").write_text(HIDDEN)
             self.environment["PYTHONPATH"] = str(self._beside)
@@ -140,7 +150,8 @@ class Reader:
         assert "Traceback" not in words, f"{block.place}: {words}"
         return done.stdout
 
-    def _as_run(self, block: Block) -> str:
+    def as_run(self, block: Block) -> str:
+        """Return what is run of a block, with the address of the server if there is one."""
         text = block.script()
         for page in ("", block.page):
             for shown, run in SUBSTITUTES.get(page, {}).items():
@@ -223,12 +234,13 @@ def write_llama(folder: Path) -> None:
     write_checkpoint(folder, tensors)
 
 
-def give(name: str, folder: Path, smollm2: Path, small_gguf: Path) -> None:
+def give(name: str, folder: Path, smollm2: Path | None, small_gguf: Path) -> None:
     """Put what a page's reader has into a folder."""
     path = folder / name
     if name == "FILE.gguf":
         path.symlink_to(small_gguf)
     elif name.endswith(".gguf"):
+        assert smollm2 is not None
         path.symlink_to(smollm2)
     elif name == "recipe.toml":
         path.write_text(RECIPE.format(root=ROOT))
@@ -247,12 +259,18 @@ def give(name: str, folder: Path, smollm2: Path, small_gguf: Path) -> None:
 
 @pytest.mark.parametrize("group", [found for _, found in GROUPS], ids=[name for name, _ in GROUPS])
 def test_what_a_page_shows_runs(
-    group: list[Block], reader: Reader, smollm2: Path, llama_gguf: Path
+    group: list[Block], reader: Reader, request: pytest.FixtureRequest, llama_gguf: Path
 ) -> None:
     page = group[0].page
-    for name in GIVEN.get(page, ()):
-        if any(name in block.text for block in group):
-            give(name, reader.folder, smollm2, llama_gguf)
+    package, extra = NEEDED.get(page, ("monolane", ""))
+    if find_spec(package) is None:
+        pytest.skip(f"needs {package}: pip install 'monolane[{extra}]'")
+    given = [x for x in GIVEN.get(page, ()) if any(x in block.text for block in group)]
+    run = " ".join(reader.as_run(block) for block in group)
+    # Fetched, or skipped, where it is used alone.
+    smollm2 = request.getfixturevalue("smollm2") if re.search(r"smollm2|\.gguf", run) else None
+    for name in given:
+        give(name, reader.folder, smollm2, llama_gguf)
     said = ""
     for block in group:
         printed = reader.run(block)
