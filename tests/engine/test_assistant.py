@@ -21,143 +21,34 @@ from monolane.errors import BackendError, CheckpointError, ConfigError, RequestE
 from monolane.executor_api import Advance
 from monolane.model import Assistant, read_config
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-candidates = pytest.importorskip("transformers.generation.candidate_generator")
-pytest.importorskip("transformers.models.gemma4_assistant")
+from .assistants import (
+    ALIKE,
+    CASES,
+    CONTEXT,
+    FULL,
+    SIZES,
+    SLIDING,
+    WINDOW,
+    Pair,
+    V,
+    make_model,
+    make_pair,
+    torch,
+    transformers,
+)
+
 safetensors = pytest.importorskip("safetensors.torch")
-
-V, WINDOW, CONTEXT = 99, 9, 420
-SLIDING, FULL = "sliding_attention", "full_attention"
-ROTARIES = {
-    FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 100.0},
-    SLIDING: {"rope_type": "default", "rope_theta": 50.0},
-}
-SIZES: dict[str, Any] = {
-    "hidden_size": 60,
-    "intermediate_size": 74,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 12,
-    "global_head_dim": 16,
-    "hidden_size_per_layer_input": 0,
-    "vocab_size_per_layer_input": 0,
-    "vocab_size": V,
-    "sliding_window": WINDOW,
-    "rope_parameters": ROTARIES,
-    "max_position_embeddings": 512,
-}
-ALIKE = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
-MODELS: dict[str, dict[str, Any]] = {
-    "values are keys": ALIKE | {"layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL]},
-    "shared keys": {
-        "layer_types": [SLIDING, SLIDING, FULL] * 2,
-        "num_kv_shared_layers": 3,
-        "use_double_wide_mlp": True,
-        "hidden_size_per_layer_input": 10,
-        "vocab_size_per_layer_input": V,
-        "final_logit_softcapping": 3.0,
-    },
-    "mixtures": ALIKE
-    | {"layer_types": [SLIDING, FULL], "enable_moe_block": True, "num_experts": 7}
-    | {"top_k_experts": 3, "moe_intermediate_size": 40},
-}
-OWN = {"hidden_size": 44, "intermediate_size": 58, "num_attention_heads": 4}
-ORDERED = {"use_ordered_embeddings": True, "num_centroids": 11, "centroid_intermediate_top_k": 3}
-CASES: dict[str, tuple[str, list[str], dict[str, Any]]] = {
-    "values are keys, ordered": ("values are keys", [SLIDING, FULL, SLIDING, FULL], ORDERED),
-    "values are keys": ("values are keys", [SLIDING, SLIDING, SLIDING, FULL], {}),
-    "shared keys": ("shared keys", [SLIDING, FULL], {}),
-    "shared keys, ordered": ("shared keys", [FULL, FULL], ORDERED),
-    "mixtures": ("mixtures", [FULL], {}),
-}
-
-
-def shaken(model: Any) -> Any:
-    """Return a model whose every number is random, so that each shows in what it drafts."""
-    with torch.no_grad():
-        for name, x in [*model.named_parameters(), *model.named_buffers()]:
-            if "norm" in name or name.endswith(("scalar", "router.scale", "expert_scale")):
-                x += 0.3 * torch.randn_like(x)
-            elif x.dtype.is_floating_point and "inv_freq" not in name and x.ndim > 1:
-                x.normal_(0.0, 0.25)
-            elif name.endswith("token_ordering"):
-                x.copy_(torch.randperm(len(x)))
-    return model.eval()
-
-
-def make_model(changes: dict[str, Any]) -> Any:
-    config = transformers.Gemma4TextConfig(
-        **json.loads(json.dumps(SIZES | changes)), num_hidden_layers=len(changes["layer_types"])
-    )
-    config._experts_implementation = "eager"
-    return shaken(transformers.Gemma4ForCausalLM(config))
-
-
-def make_assistant(model: dict[str, Any], kinds: list[str], changes: dict[str, Any]) -> Any:
-    alike = {name: model[name] for name in ALIKE if name in model}
-    text = json.loads(json.dumps(SIZES | OWN | alike | {"layer_types": kinds}))
-    config = transformers.Gemma4AssistantConfig(
-        text_config={**text, "num_hidden_layers": len(kinds), "model_type": "gemma4_text"},
-        backbone_hidden_size=SIZES["hidden_size"],
-        **changes,
-    )
-    return shaken(transformers.Gemma4AssistantForCausalLM(config))
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A model and its assistant, in memory and in folders."""
-
-    model: Any
-    assistant: Any
-    folder: Path
-    draft: Path
-
-    def candidates(self, ids: Sequence[int], count: int) -> list[int]:
-        """Return what Transformers drafts behind tokens, the last of which was just drawn."""
-        given = torch.tensor([list(ids)])
-        with torch.no_grad():
-            outputs = self.model(
-                given[:, :-1],
-                output_hidden_states=True,
-                return_shared_kv_states=True,
-                use_cache=False,
-            )
-        generator = candidates.SinglePositionMultiTokenCandidateGenerator(
-            self.assistant,
-            self.model.get_input_embeddings(),
-            transformers.GenerationConfig(max_length=10_000),
-        )
-        generator.num_assistant_tokens = count
-        mask = torch.ones_like(given)
-        found, _ = generator.get_candidates(
-            given, {"attention_mask": mask}, outputs, is_first_iteration=False, n_last_matches=0
-        )
-        drafted: list[int] = found[0, len(ids) :].tolist()
-        assert len(drafted) == count
-        return drafted
-
-
-def make_pair(case: str, folder: Path) -> Pair:
-    torch.manual_seed(7)
-    name, kinds, changes = CASES[case]
-    model = make_model(MODELS[name])
-    assistant = make_assistant(MODELS[name], kinds, changes)
-    model.save_pretrained(folder / "model")
-    assistant.save_pretrained(folder / "draft")
-    return Pair(model, assistant, folder / "model", folder / "draft")
 
 
 @pytest.fixture(scope="module", params=CASES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return make_pair(request.param, tmp_path_factory.mktemp("pair"))
+    return make_pair(CASES[request.param], tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """Return a pair for what does not hang on its shapes."""
-    return make_pair("values are keys, ordered", tmp_path_factory.mktemp("one"))
+    return make_pair(CASES["values are keys, ordered"], tmp_path_factory.mktemp("one"))
 
 
 def load(pair: Pair, workers: int = 2, slots: int = 1, **more: Any) -> CpuExecutor:
@@ -174,12 +65,18 @@ class Script:
     accepted: list[int]
 
     @staticmethod
-    def of(pair: Pair, prompt: Sequence[int], rounds: Sequence[int], drafts: int) -> "Script":
-        """Write one: in each round so many drafted tokens are drawn, and then another one."""
+    def of(
+        pair: Pair, prompt: Sequence[int], rounds: Sequence[int], drafts: int, seen: int = CONTEXT
+    ) -> "Script":
+        """Write one: in each round so many drafted tokens are drawn, and then another one.
+
+        ``seen``: see ``Pair.candidates``, of the first round.
+        """
         rng = np.random.default_rng(len(prompt))
         made = Script([*prompt, int(rng.integers(V))], [0])
         for right in rounds:
-            drafted = pair.candidates(made.tokens, drafts)
+            drafted = pair.candidates(made.tokens, drafts, seen)
+            seen = CONTEXT
             made.tokens += drafted[:right]
             made.accepted += [*range(1, right + 1), 0]
             # Whatever is not the next drafted token ends the round, as its draw does behind all.
@@ -265,12 +162,19 @@ def test_several_sequences_draft_in_one_go(pair: Pair) -> None:
         assert [accepted for _, accepted in found[slot]] == script.accepted
 
 
+@pytest.mark.parametrize("behind", [1, 2])
 @pytest.mark.parametrize("fed", [60, 300], ids=["short", "wrapped"])
-def test_behind_a_kept_prefix_drafts_are_the_same(pair: Pair, fed: int) -> None:
-    """Of a ring a kept prefix holds what its next token sees, which is less than a draft does."""
-    count = fed + 3
-    script = Script.of(pair, prompt_of(count), (4, 4, 1, 4), 4)
+def test_behind_a_kept_prefix_drafts_are_the_same(pair: Pair, fed: int, behind: int) -> None:
+    """Of a ring a kept prefix holds what its next token sees, which is a key less than a draft.
+
+    Directly behind it drafts do without that key: what was in its place before does not show.
+    """
+    count = fed + behind
+    seen = WINDOW if behind == 1 else CONTEXT
+    script = Script.of(pair, prompt_of(count), (4, 4, 1, 4), 4, seen)
     executor = load(pair, slots=2)
+    finish(executor, [Advance(slot=0, token_ids=tuple(prompt_of(fed + 40)), budget=1)])
+    executor.truncate(0, 0)
     finish(executor, [Advance(slot=1, token_ids=tuple(script.tokens[:fed]), budget=1)])
     executor.restore(0, executor.save(1, 0, fed), fed)
     executor.script(0, draws=script.tokens)
@@ -348,15 +252,14 @@ WIDE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "global_head
     ids=lambda x: " ".join(x.values()) if isinstance(x, dict) else "",
 )
 def test_in_every_precision_answers_stay_the_same(
-    least: float, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    least: float, options: dict[str, Any], tmp_path: Path
 ) -> None:
     """And a part of what is drafted is what Transformers drafts in float32.
 
     How much says how far random numbers without meaning are from ties: in int4 next to nothing. By
     chance one token in 99 would be right.
     """
-    monkeypatch.setattr(f"{__name__}.SIZES", SIZES | WIDE)
-    pair = make_pair("values are keys, ordered", tmp_path)
+    pair = make_pair(CASES["values are keys, ordered"], tmp_path, **WIDE)
     prompt, params = prompt_of(70), SamplingParams(max_tokens=30, logprobs=1)
     with Engine.load(pair.folder, "cpu", draft=pair.draft, context=CONTEXT, **options) as engine:
         plain = token_ids(engine, prompt, replace(params, speculation="off"))
@@ -478,13 +381,12 @@ def test_other_models_are_refused(one: Pair, tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_cut_into_lanes_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(f"{__name__}.SIZES", SIZES | WIDE | {"vocab_size": 100})
-    monkeypatch.setitem(MODELS, "plain", {"layer_types": [SLIDING, FULL]})
-    monkeypatch.setitem(CASES, "plain", ("plain", [FULL], {}))
+    sizes = WIDE | {"vocab_size": 100}
+    pair = make_pair(({"layer_types": [SLIDING, FULL]}, [FULL], {}), tmp_path, **sizes)
     with pytest.raises(BackendError, match="expected a model in one lane, .* got 2 lanes"):
-        load(make_pair("plain", tmp_path), lanes=2)
+        load(pair, lanes=2)
 
 
 def test_an_assistant_is_no_model(one: Pair) -> None:

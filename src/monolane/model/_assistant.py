@@ -118,17 +118,13 @@ class Assistant:
                     "assistant that was trained with this model"
                 )
         for i, layer in enumerate(self.read_layers(config, source)):
-            mine_i, theirs = self.config.attention(i), config.attention(layer)
-            for name, of in (
-                ("sliding_window", lambda x: x.window),
-                ("num_key_value_heads", lambda x: x.kv_heads),
-                ("head_dim", lambda x: x.head_dim),
-            ):
-                if of(mine_i) != of(theirs):
+            theirs = _key_sizes(config, layer)
+            for name, size in _key_sizes(self.config, i).items():
+                if size != theirs[name]:
                     raise ConfigError(
-                        f"{source}: {name}: expected {of(theirs)} in layer {i}, as layer {layer} "
-                        f"of the model has it, whose keys it reads, got {of(mine_i)}; take the "
-                        "assistant that was trained with this model"
+                        f"{source}: {name}: expected {theirs[name]} in layer {i}, as layer {layer} "
+                        f"of the model has it, whose keys it reads, got {size}; take the assistant "
+                        "that was trained with this model"
                     )
 
     def read_layers(self, config: ModelConfig, source: str) -> tuple[int, ...]:
@@ -259,6 +255,16 @@ def _read_config(fields: Fields) -> ModelConfig:
 def _keeping(config: ModelConfig) -> list[int]:
     """Return the layers that keep keys and values of their own."""
     return [i for i, layer in enumerate(config.layers) if layer.keys_of is None]
+
+
+def _key_sizes(config: ModelConfig, layer: int) -> dict[str, int | None]:
+    """Return what layers that read the same keys agree in."""
+    attention = config.attention(layer)
+    return {
+        "sliding_window": attention.window,
+        "num_key_value_heads": attention.kv_heads,
+        "head_dim": attention.head_dim,
+    }
 
 
 def _read_layer(tensors: _Tensors, config: ModelConfig, i: int) -> Mapping[str, Array]:
