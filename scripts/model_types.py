@@ -13,10 +13,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from monolane.errors import ConfigError
-from monolane.model import parse_config
+from monolane.model import ASSISTANT, parse_config
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "model-types.md"
 LOADS, UNKNOWN = "loads", "no such family"
+DRAFTS = "loads as a drafter, with `--draft`"  # tests/engine/test_assistant.py
 _ROW = re.compile(r"^\| `(?P<kind>[^`]+)` \| (?P<said>.+) \|$", re.MULTILINE)
 _VERSION = re.compile(r"Transformers (\d\S*\d)")
 # What a message says first: the file, the field, perhaps inside of another, and what was expected.
@@ -55,7 +56,9 @@ def rows() -> list[Row]:
 
 
 def read(kind: str) -> str:
-    """Return what comes of a type's default config."""
+    """Return what comes of a type's default config; of a drafter's, which has none, what it is."""
+    if kind == ASSISTANT:
+        return DRAFTS
     auto = importlib.import_module("transformers.models.auto.configuration_auto")
     try:
         default = auto.CONFIG_MAPPING[kind]()
@@ -85,10 +88,11 @@ def installed() -> str:
 def page(found: list[Row], of: str) -> str:
     """Return the page."""
     count = sum(row.said == LOADS for row in found)
+    drafting = sum(row.said == DRAFTS for row in found)
     others = sum(row.said.startswith("refused") for row in found)
     summary = (
-        f"{count} of {len(found)} load; {others} more have a family that refuses the default, and "
-        "the others have none."
+        f"{count} of {len(found)} load, {drafting} as a drafter; {others} more have a family that "
+        "refuses the default, and the others have none."
     )
     lines = [f"| `{row.kind}` | {row.said} |" for row in found]
     return _TOP.format(version=of, summary=summary) + "\n".join(lines) + "\n"

@@ -17,6 +17,7 @@
 #include <tuple>
 #include <utility>
 
+#include "bind/assistant_weights.h"
 #include "bind/check_weights.h"
 #include "bind/weight_table.h"
 #include "run/executor.h"
@@ -546,6 +547,20 @@ void bind_executor(nb::module_& m) {
           "k, "
           "v, o, gate, up, down and head with the codes of their formats, norms and frequencies, "
           "sizes D, F, H, K, h and R; what is given is copied.")
+      .def(
+          "set_assistant",
+          [](BoundExecutor& e, int format, nb::object layers, nb::object matrices,
+             const Tokens& ordering, int64_t chosen, const Floats& final_norm, float norm_eps) {
+            e.executor.set_assistant(assistant_of(format,
+                                                  nb::cast<std::vector<AssistantParts>>(layers),
+                                                  nb::cast<std::vector<AssistantMatrix>>(matrices),
+                                                  ordering, chosen, final_norm, norm_eps));
+            e.draft_model = nb::make_tuple(layers, matrices);
+          },
+          "format"_a, "layers"_a, "matrices"_a, "ordering"_a, "chosen"_a, "final_norm"_a,
+          "norm_eps"_a,
+          "Have an assistant draft tokens, see csrc/bind/assistant_weights.h; matrices stay where "
+          "they are.")
       .def(
           "script",
           [](BoundExecutor& e, int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {

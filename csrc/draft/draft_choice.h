@@ -24,8 +24,14 @@ class DraftChoice {
   // The row of `logits` [R] that a sequence would draw, of the best ones, as docs/sampling.md has
   // it; it knows nothing of penalties, biases and masks.
   int32_t draw(const float* logits, const Draw& draw, uint32_t position) {
+    return this->draw(logits, tokens_, draw, position);
+  }
+
+  // The same of other rows: `tokens` [R].
+  int32_t draw(const float* logits, const std::vector<int32_t>& tokens, const Draw& draw,
+               uint32_t position) {
     constexpr size_t kMostRanked = 64;  // that a draw looks at: hardly any goes beyond
-    const size_t drafted = tokens_.size();
+    const size_t drafted = tokens.size();
     const int32_t best = static_cast<int32_t>(std::max_element(logits, logits + drafted) - logits);
     if (draw.temperature <= 0) return best;
     size_t count = std::min(kMostRanked, drafted);
@@ -45,7 +51,7 @@ class DraftChoice {
     for (size_t i = 0; i < count; ++i) {
       const double mine = weight(i);
       if (i > 0 && (before >= draw.top_p * all || mine < draw.min_p)) break;
-      const uint32_t id = static_cast<uint32_t>(tokens_[ranked_[i]]);
+      const uint32_t id = static_cast<uint32_t>(tokens[ranked_[i]]);
       const float noisy =
           logits[ranked_[i]] / draw.temperature + gumbel(philox_word(draw.seed, position, id));
       if (i == 0 || noisy > most) drawn = ranked_[i];

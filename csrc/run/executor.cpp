@@ -252,6 +252,34 @@ void Executor::set_eagle(const EagleWeights& weights, const std::vector<int>& la
   forward_.taps = std::move(taps);
 }
 
+void Executor::set_assistant(AssistantWeights weights) {
+  check_idle("assistant");
+  const PlanHeader& h = plan().header;
+  if (forward_.exchange.ranks() != 1 || h.lanes != 1) {
+    throw std::invalid_argument("assistant: expected a model in one rank and one lane, got " +
+                                std::to_string(forward_.exchange.ranks()) + " ranks and " +
+                                std::to_string(h.lanes) + " lanes");
+  }
+  for (const AssistantLayer& layer : weights.layers) {
+    const auto fits = [&](const PlanModule& module) {
+      const PlanAttention& a = module.attention;
+      return module.layer == layer.keys_of && a.heads > 0 && a.keys_of < 0 && a.chunked == 0 &&
+             module.latent.rank == 0 && a.kv_heads == layer.kv_heads &&
+             a.head_dim == layer.head_dim && a.window == layer.window;
+    };
+    if (std::ranges::none_of(plan().modules, fits)) {
+      throw std::invalid_argument(
+          "assistant: expected a layer of the model that keeps keys of its own, in " +
+          std::to_string(layer.kv_heads) + " heads of " + std::to_string(layer.head_dim) +
+          " with a window of " + std::to_string(layer.window) + ", got layer " +
+          std::to_string(layer.keys_of));
+    }
+  }
+  scheduler_.speculation().set_joint(std::make_unique<AssistantDrafter>(
+      forward_.kernels, forward_.activation, forward_.weights.embedding, h.embedding_scale,
+      forward_.sequences, std::move(weights), static_cast<int>(workers_.size())));
+}
+
 void Executor::start(std::vector<Advance> advances) { begin(std::move(advances)); }
 
 void Executor::logits(int slot, std::vector<int32_t> tokens, std::vector<float> states,

@@ -16,6 +16,7 @@
 
 #include "abi/advance.h"
 #include "abi/plan.h"
+#include "draft/assistant_drafter.h"
 #include "draft/draft_model.h"
 #include "draft/eagle_drafter.h"
 #include "draft/heads_drafter.h"
@@ -90,6 +91,10 @@ class Executor final : public DraftModel {
 
   // As set_heads, of an EAGLE-3 drafter, which reads the stream before each of these layers.
   void set_eagle(const EagleWeights& weights, const std::vector<int>& layers);
+
+  // As set_heads, of an assistant, which reads this model's keys and values. What its matrices
+  // point to must outlive this executor.
+  void set_assistant(AssistantWeights weights);
 
   // For tests and measurements: see Speculation::script.
   void script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {

@@ -1,7 +1,7 @@
 // Drives the executor without Python, so that a sanitizer sees nothing but our own code: weights
-// converted by the workers, epochs, batches, stops, drafts, a draft model, heads, rollbacks,
-// traces, and a destructor amid an epoch, on 1 to 8 workers; and the ranks of a plan as executors
-// of one process that share memory.
+// converted by the workers, epochs, batches, stops, drafts, a draft model, heads, assistants,
+// rollbacks, traces, and a destructor amid an epoch, on 1 to 8 workers; and the ranks of a plan as
+// executors of one process that share memory.
 //
 //   executor_test CASES           runs everything; exit code 0 if all holds
 //   executor_test CASES FAULT     with a fault put in, which the sanitizer must report:
@@ -86,8 +86,10 @@ Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const st
   test_beside(executor);
   test_guides(executor, named.plan.header.vocab);
   test_drafts(executor);
-  if (fault.empty()) test_joint_drafter(named, weights, isa, DraftBy::kModel);
-  if (fault.empty()) test_joint_drafter(named, weights, isa, DraftBy::kHeads);
+  for (const Drafting how :
+       {Drafting::kModel, Drafting::kHeads, Drafting::kAssistant, Drafting::kOrderedAssistant}) {
+    if (fault.empty()) test_joint_drafter(named, weights, isa, how);
+  }
   test_rollback(executor, named.plan.header.vocab);
   test_trace(executor, named.plan);
   if (fault.empty()) test_adapters(executor, drawn);

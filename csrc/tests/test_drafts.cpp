@@ -1,6 +1,9 @@
-// Drafts: given ones, a sequence's own, a draft model's and heads'.
+// Drafts: given ones, a sequence's own, a draft model's, heads' and an assistant's.
+#include <algorithm>
 #include <cmath>
+#include <list>
 #include <memory>
+#include <optional>
 
 #include "expect.h"
 #include "sample/token_order.h"
@@ -37,6 +40,76 @@ class SomeHeads {
   std::vector<int32_t> tokens_;
 };
 
+// An assistant of numbers without meaning, with a layer for each of the model's that keeps keys and
+// values, in buffers as long as they need be; with centroids or without.
+class SomeAssistant {
+ public:
+  SomeAssistant(const Plan& plan, bool ordered) {
+    const PlanHeader& h = plan.header;
+    for (const PlanModule& module : plan.modules) {
+      const PlanAttention& a = module.attention;
+      if (a.heads > 0 && a.keys_of < 0) weights.layers.push_back(layer(a, module.layer));
+    }
+    weights.before = matrix(kHidden, 2 * h.hidden);
+    weights.after = matrix(h.hidden, kHidden);
+    weights.head = matrix(h.vocab, kHidden);
+    weights.centroids = ordered ? matrix(kCentroids, kHidden) : Matrix{};
+    for (int32_t i = 0; ordered && i < h.vocab; ++i) {
+      weights.ordering.push_back((i * 5 + 3) % h.vocab);
+    }
+    weights.chosen = 3;
+    weights.final_norm = some(kHidden);
+    weights.norm_eps = 1e-6f;
+  }
+  // Whether a model's layers keep what an assistant reads: keys of their own, of one lane.
+  static bool reads(const Plan& plan) {
+    return plan.header.lanes == 1 &&
+           std::ranges::any_of(plan.modules,
+                               [](const PlanModule& m) {
+                                 return m.attention.heads > 0 && m.attention.keys_of < 0;
+                               }) &&
+           std::ranges::all_of(plan.modules,
+                               [](const PlanModule& m) { return m.latent.rank == 0; });
+  }
+
+  AssistantWeights weights = {};
+
+ private:
+  static constexpr int64_t kHidden = 44, kInner = 58, kCentroids = 12;
+
+  AssistantLayer layer(const PlanAttention& a, int64_t keys_of) {
+    const int64_t heads = 3 * a.kv_heads, dim = a.head_dim;
+    return {.heads = heads,
+            .kv_heads = a.kv_heads,
+            .head_dim = dim,
+            .keys_of = keys_of,
+            .window = a.window,
+            .q = matrix(heads * dim, kHidden),
+            .o = matrix(kHidden, heads * dim),
+            .gate = matrix(kInner, kHidden),
+            .up = matrix(kInner, kHidden),
+            .down = matrix(kHidden, kInner),
+            .attention_norms = some(2 * kHidden),
+            .mlp_norms = some(2 * kHidden),
+            .query_norm = some(dim),
+            .frequencies = some(dim / 2),
+            .amplitude = 1,
+            .scale = 0.5f};
+  }
+  std::vector<float> some(int64_t count) {
+    std::vector<float> x;
+    for (int64_t i = 0; i < count; ++i) x.push_back(std::sin(static_cast<float>(++drawn_ * 7)));
+    return x;
+  }
+  Matrix matrix(int64_t rows, int64_t columns) {
+    const std::vector<float>& values = values_.emplace_back(some(rows * columns));
+    return {values.data(), nullptr, rows, columns, Format::kF32};
+  }
+
+  int64_t drawn_ = 0;
+  std::list<std::vector<float>> values_;
+};
+
 }  // namespace
 
 // Drafts that are right up to a place draw what none do, beside others and in epochs that end amid
@@ -69,9 +142,10 @@ void test_drafts(Executor& executor) {
   executor.script(0, {}, {});
 }
 
-// What a draft model or heads propose, on the same workers, changes nothing: in one sequence,
-// beside others that read prompts, and in epochs that end at any time.
-void test_joint_drafter(const NamedPlan& named, const StoredWeights& weights, Isa isa, DraftBy by) {
+// What a draft model, heads or an assistant propose, on the same workers, changes nothing: in one
+// sequence, beside others that read prompts, and in epochs that end at any time.
+void test_joint_drafter(const NamedPlan& named, const StoredWeights& weights, Isa isa,
+                        Drafting how) {
   const Arithmetic arithmetic = arithmetic_of(named.dtype);
   const auto make = [&] {
     auto made = std::make_unique<Executor>(named.plan, setup_of(arithmetic), weights.table,
@@ -80,8 +154,15 @@ void test_joint_drafter(const NamedPlan& named, const StoredWeights& weights, Is
     return made;
   };
   const std::unique_ptr<Executor> model = make(), drafting = make();
-  if (by == DraftBy::kModel) {
+  const DraftBy by = how == Drafting::kModel ? DraftBy::kModel : DraftBy::kHeads;
+  const bool ordered = how == Drafting::kOrderedAssistant;
+  std::optional<SomeAssistant> assistant;
+  if (how == Drafting::kModel) {
     drafting->set_draft_model(*model);
+  } else if (ordered || how == Drafting::kAssistant) {
+    if (!SomeAssistant::reads(named.plan)) return;
+    assistant.emplace(named.plan, ordered);
+    drafting->set_assistant(assistant->weights);
   } else {
     if (named.plan.header.hidden % kGroup != 0) return;  // heads are for whole groups
     drafting->set_heads(SomeHeads(named.plan.header).weights());

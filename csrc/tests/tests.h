@@ -18,6 +18,9 @@ void test_tiles();   // on no executor
 void test_states();  // on none either
 void test_passes();  // nor on one
 void test_no_numbers();
-void test_joint_drafter(const NamedPlan& named, const StoredWeights& weights, Isa isa, DraftBy by);
+
+enum class Drafting { kModel, kHeads, kAssistant, kOrderedAssistant };
+void test_joint_drafter(const NamedPlan& named, const StoredWeights& weights, Isa isa,
+                        Drafting how);
 
 }  // namespace monolane

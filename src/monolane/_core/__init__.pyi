@@ -190,6 +190,11 @@ class Executor:
         Have an EAGLE-3 drafter draft tokens, see csrc/draft/eagle_drafter.h: matrices fc, q, k, v, o, gate, up, down and head with the codes of their formats, norms and frequencies, sizes D, F, H, K, h and R; what is given is copied.
         """
 
+    def set_assistant(self, format: int, layers: object, matrices: object, ordering: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chosen: int, final_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], norm_eps: float) -> None:
+        """
+        Have an assistant draft tokens, see csrc/bind/assistant_weights.h; matrices stay where they are.
+        """
+
     def script(self, slot: int, drafts: Sequence[int], draws: Sequence[int]) -> None:
         """
         By position of a slot's sequence, what is drafted, and what is drawn in the model's stead; for tests and measurements.

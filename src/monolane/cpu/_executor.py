@@ -14,6 +14,7 @@ import numpy.typing as npt
 from monolane import _core, _env
 from monolane._core import kernels
 from monolane._processor import read_processor
+from monolane.cpu._assistant import add_assistant
 from monolane.cpu._errors import our_errors
 from monolane.cpu._local_ranks import Ranks
 from monolane.cpu._native import Native, Setting, check_workers
@@ -42,6 +43,7 @@ from monolane.model import (
     EAGLE_NORMS,
     STORED,
     Adapter,
+    Assistant,
     Eagle,
     Heads,
     ModelConfig,
@@ -65,9 +67,8 @@ class CpuExecutor(Executor):
     link_delay  seconds until a rank sees what another published; to measure what a link would cost
     timed       phases take the times of ``set_times``; to measure what an exchange hides
     draft_dtype as dtype, of the model that drafts
-    options     others of ``Loading``; ``draft`` is weights, heads or an EAGLE-3 drafter,
-                ``lora`` adapters,
-                ``expert_memory`` bytes
+    options     others of ``Loading``; ``draft`` is weights, heads, an EAGLE-3 drafter or
+                an assistant, ``lora`` adapters, ``expert_memory`` bytes
 
     A rank that dies or stalls ends the epoch with RankError. All slots are empty then, and the next
     epoch starts the ranks again.
@@ -144,6 +145,9 @@ class CpuExecutor(Executor):
             self._add_heads(draft, weights)
         elif isinstance(draft, Eagle):
             self._add_eagle(draft, weights)
+        elif isinstance(draft, Assistant):
+            add_assistant(self._core, draft, weights.config, lanes)
+            self.drafter = "heads"
         elif draft is not None:
             self._add_draft_model(draft, draft_dtype)
 

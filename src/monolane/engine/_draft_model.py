@@ -5,7 +5,16 @@ from pathlib import Path
 
 from monolane.engine._files import ModelFiles
 from monolane.errors import ConfigError
-from monolane.model import Eagle, Heads, MappedFile, Weights, is_eagle, is_heads
+from monolane.model import (
+    Assistant,
+    Eagle,
+    Heads,
+    MappedFile,
+    Weights,
+    is_assistant,
+    is_eagle,
+    is_heads,
+)
 from monolane.sources import expand_path, find_model
 from monolane.text import Tokenizer
 
@@ -15,14 +24,14 @@ AHEAD = "mtp"  # its own layer that predicts further ahead
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
-    """Weights, heads or an EAGLE-3 drafter, and the type in which weights are used.
+    """Weights, heads, an EAGLE-3 drafter or an assistant, and the type in which weights are used.
 
     None: as the model's.
 
     ``mapped``: the files that they are read from while they draft, beside the model's own.
     """
 
-    weights: Weights | Heads | Eagle
+    weights: Weights | Heads | Eagle | Assistant
     dtype: str | None
     mapped: tuple[MappedFile, ...] = ()
 
@@ -33,8 +42,8 @@ class DraftModel:
         """Find what drafts for a model; ConfigError if its tokens or shapes are others.
 
         draft   "int4" or "int8", the model itself; "mtp", its layer that predicts further ahead; a
-                model as ``Engine.load`` takes it; or a folder of heads or of an EAGLE-3 drafter,
-                which its config.json tells
+                model as ``Engine.load`` takes it; or a folder of heads, of an EAGLE-3 drafter or
+                of an assistant, which its config.json tells
         """
         if draft in OWN:
             return DraftModel(weights, str(draft))
@@ -43,6 +52,10 @@ class DraftModel:
         path = find_model(draft)
         if is_heads(path):
             return DraftModel.open_heads(path, files)
+        if is_assistant(path):
+            assistant = Assistant.open(path)
+            assistant.check(files.config, str(path))
+            return DraftModel(assistant, "auto", assistant.mapped)
         if is_eagle(path):
             eagle = Eagle.open(path)
             eagle.check(files.config, str(path))

@@ -9,6 +9,12 @@ from monolane.model._altup import IN as ALTUP_IN
 from monolane.model._altup import OUT as ALTUP_OUT
 from monolane.model._altup import STEPS as ALTUP_STEPS
 from monolane.model._altup import AltUp
+from monolane.model._assistant import (
+    ASSISTANT_MATRICES,
+    ASSISTANT_NORMS,
+    Assistant,
+    is_assistant,
+)
 from monolane.model._atomic_folder import check_place, check_replaceable, folder_aside, writing
 from monolane.model._checkpoint import Checkpoint, find_shards, find_weights, write_checkpoint
 from monolane.model._config import Head, ModelConfig, WeightDtype
@@ -70,7 +76,7 @@ from monolane.model._tensors import (
 from monolane.model._unpack import write_unpacked
 from monolane.model._weights import Weights, matrix_formats
 from monolane.model._weights_hash import digest
-from monolane.model.families import parse_config, render_config, tensor_specs
+from monolane.model.families import ASSISTANT, parse_config, render_config, tensor_specs
 from monolane.ops import (
     EXPERT_ROLES,
     Attention,
@@ -92,6 +98,9 @@ __all__ = [
     "ALTUP_IN",
     "ALTUP_OUT",
     "ALTUP_STEPS",
+    "ASSISTANT",
+    "ASSISTANT_MATRICES",
+    "ASSISTANT_NORMS",
     "CACHE_DTYPES",
     "COMMON_FEATURES",
     "EAGLE_MATRICES",
@@ -108,6 +117,7 @@ __all__ = [
     "Activation",
     "Adapter",
     "AltUp",
+    "Assistant",
     "Attention",
     "Blocks",
     "Checkpoint",
@@ -170,6 +180,7 @@ __all__ = [
     "formats_header",
     "formats_of",
     "in_lanes",
+    "is_assistant",
     "is_eagle",
     "is_gguf",
     "is_heads",

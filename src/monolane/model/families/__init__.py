@@ -155,6 +155,7 @@ _BY_MODEL_TYPE = {
     for text in family.inside or (None,)
 }
 _MODEL_TYPES = tuple(kind for kind, text in _BY_MODEL_TYPE if text is None)
+ASSISTANT = "gemma4_assistant"  # no model: it drafts for one (``_assistant.py``)
 # What stands in the way of families that users ask for.
 _REFUSED = {
     "gemma": "Gemma 3 is read, the first one is not yet",
@@ -165,6 +166,11 @@ _REFUSED = {
 def parse_config(raw: Mapping[str, Any], source: str = "config.json") -> ModelConfig:
     """Read the object of a config.json; ConfigError says which field is missing or wrong."""
     kind = raw.get("model_type")
+    if kind == ASSISTANT:
+        raise ConfigError(
+            f"{source}: model_type: expected a model, got {kind!r}, an assistant, which drafts for "
+            "a Gemma 4 model: load that one, and give this folder as its draft (--draft)"
+        )
     if not isinstance(kind, str) or kind not in _MODEL_TYPES:
         known = ", ".join(map(repr, _MODEL_TYPES))
         why = f": {_REFUSED[kind]}" if isinstance(kind, str) and kind in _REFUSED else ""
