@@ -32,6 +32,7 @@ def test_all_is_the_namespace(package: str) -> None:
         if not name.startswith("_") and _home(value).startswith(f"monolane.{package}")
     }
     assert made_here <= set(module.__all__)
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
     assert sorted(module.__all__) == sorted(set(module.__all__))
     for name in set(module.__all__) - PASSED_ON.get(package, set()):
         home = _home(getattr(module, name))

@@ -114,7 +114,6 @@ __all__ = [
     "NEVER",
     "NOW",
     "STORED",
-    "Activation",
     "Adapter",
     "AltUp",
     "Assistant",
