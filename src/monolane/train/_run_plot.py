@@ -110,8 +110,8 @@ def _draw(axes: "Axes", name: str, curves: Curves, by: str, color: str, run: str
     at = [places[step] for step in curves.steps]
     values = [record[name] for record in curves.steps.values()]
     extremes = _extremes(values)
-    pale = {"color": color, "alpha": 0.3, "linewidth": 0.6}
-    axes.plot([at[i] for i in extremes], [values[i] for i in extremes], **pale)
+    far = ([at[i] for i in extremes], [values[i] for i in extremes])
+    axes.plot(*far, color=color, alpha=0.3, linewidth=0.6)
     smooth = [*zip(at, _smooth(values), strict=True)]
     few = [*smooth[:: -(-len(smooth) // _PARTS)], smooth[-1]]
     axes.plot(*zip(*few, strict=True), color=color, linewidth=1.4, label=run)
