@@ -12,9 +12,8 @@ Shape legend: P texts of a step, T tokens of one, N drafts of one, D hidden, H q
 heads, h head width, R drafted vocabulary, B best.
 """
 
-import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,15 +24,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from monolane._toml import config
-from monolane.engine import Engine, ModelFiles
+from monolane.engine import Engine
 from monolane.errors import ConfigError
-from monolane.model import Eagle, Role, Weights, check_replaceable, folder_aside
-from monolane.sources import find_model
-from monolane.train import deferred_interrupt
+from monolane.model import Eagle, Role, Weights, folder_aside
 from monolane.tune._draft_training import LATER, DraftTraining, most_said, widened
-from monolane.tune._heads import given_rows
-from monolane.tune._heads_material import Material, gather
-from monolane.tune._run_state import Keeper, check_finite, opened_run, weights_digest
+from monolane.tune._drafter_run import drafter_run
+from monolane.tune._heads_material import Material
+from monolane.tune._run_state import check_finite
 
 _HELD_OUT = 20  # every so manieth text, at least one
 _EPS = 1e-5
@@ -88,43 +85,26 @@ def train_eagle(
     say: Callable[[str], None] = lambda line: None,
 ) -> TrainedEagle:
     """Train an EAGLE-3 drafter of ``model`` and write its folder; parameters as ``train_heads``."""
-    path = find_model(model)
-    check_replaceable(path, destination, overwrite)
-    files = ModelFiles.open(path)
-    weights = files.weights()
-    _check(weights, str(path))
-    if threads is not None:
-        torch.set_num_threads(threads)
-    context = min(recipe.context, files.config.max_positions)
-    given_RC = None if text is None else given_rows(files, text, context, recipe.seed)
-    facts = {
-        "recipe": asdict(recipe),
-        "weights": weights_digest(files.weight_files()),
-        "texts": None if given_RC is None else hashlib.sha256(given_RC.tobytes()).hexdigest(),
-    }
-    with (
-        opened_run(destination, facts, resume, newer=("weights", "texts")) as run,
-        deferred_interrupt() as asked,
-    ):
-        keeper = Keeper(run.folder, save_every, asked)
-        for line in run.told:
-            say(line)
-
-        def count() -> None:
-            read()
-            if asked():
-                raise KeyboardInterrupt
-
-        with Engine.load(
-            path, "cpu", context=context, max_sequences=8, prefix_cache="off"
-        ) as engine:
-            where = run.folder / "texts"
-            material = gather(engine, where, given_RC, recipe.texts, context, recipe.seed, count)
-        layers = _layers(weights)
-        streams = _read_streams(path, material, layers, context, run.folder / "streams", count)
-        training = _Training(weights, material, recipe, layers, streams)
+    with drafter_run(
+        model,
+        destination,
+        recipe,
+        _check,
+        text=text,
+        overwrite=overwrite,
+        resume=resume,
+        save_every=save_every,
+        threads=threads,
+        read=read,
+        say=say,
+    ) as run:
+        layers = _layers(run.weights)
+        streams = _read_streams(
+            run.path, run.material, layers, run.context, run.folder / "streams", run.count
+        )
+        training = _Training(run.weights, run.material, recipe, layers, streams)
         before = training.measure()
-        training.run(keeper, run.state(), report)
+        training.run(run.keeper, run.state(), report)
         check_finite(training.block)
         with folder_aside(destination) as folder:
             training.eagle().write(folder)

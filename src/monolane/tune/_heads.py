@@ -9,9 +9,8 @@ model's own, though one that is tells more.
 Shape legend: N places of a step, D hidden, F inner, R drafted vocabulary, V vocabulary, B best.
 """
 
-import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,20 +21,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from monolane._toml import config
-from monolane.engine import Engine, ModelFiles
-from monolane.errors import ConfigError, TextError
-from monolane.model import (
-    Heads,
-    Role,
-    Weights,
-    check_replaceable,
-    folder_aside,
-)
-from monolane.sources import find_model
-from monolane.train import deferred_interrupt
+from monolane.errors import ConfigError
+from monolane.model import Heads, Role, Weights, folder_aside
 from monolane.tune._draft_training import LATER, DraftTraining, most_said, widened
-from monolane.tune._heads_material import Material, gather, given_texts
-from monolane.tune._run_state import Keeper, check_finite, opened_run, weights_digest
+from monolane.tune._drafter_run import drafter_run
+from monolane.tune._heads_material import Material
+from monolane.tune._run_state import check_finite
 
 _HELD_OUT = 20  # every so manieth text, at least one
 _EPS = 1e-5
@@ -103,44 +94,22 @@ def train_heads(
     are kept in ``<destination>.run``; ``resume`` goes on from there to the same bits, and refuses
     another model (by the sums of its files), text or recipe.
     """
-    path = find_model(model)
-    check_replaceable(path, destination, overwrite)
-    files = ModelFiles.open(path)
-    weights = files.weights()  # CheckpointError before anything is written
-    hidden = files.config.hidden_size
-    if hidden % 32:
-        raise ConfigError(f"{path}: hidden_size: expected a multiple of 32 for heads, got {hidden}")
-    if threads is not None:
-        torch.set_num_threads(threads)
-    context = min(recipe.context, files.config.max_positions)
-    given_RC = None if text is None else given_rows(files, text, context, recipe.seed)
-    facts = {
-        "recipe": asdict(recipe),
-        "weights": weights_digest(files.weight_files()),
-        "texts": None if given_RC is None else hashlib.sha256(given_RC.tobytes()).hexdigest(),
-    }
-    with (
-        opened_run(destination, facts, resume, newer=("weights", "texts")) as run,
-        deferred_interrupt() as asked,
-    ):
-        keeper = Keeper(run.folder, save_every, asked)
-        for line in run.told:
-            say(line)
-
-        def count() -> None:
-            read()
-            if asked():
-                raise KeyboardInterrupt
-
-        # "auto" would be a GPU where there is one; heads draft on the processor.
-        with Engine.load(
-            path, "cpu", context=context, max_sequences=8, prefix_cache="off"
-        ) as engine:
-            where = run.folder / "texts"
-            material = gather(engine, where, given_RC, recipe.texts, context, recipe.seed, count)
-        training = _Training(weights, material, recipe)
+    with drafter_run(
+        model,
+        destination,
+        recipe,
+        _check,
+        text=text,
+        overwrite=overwrite,
+        resume=resume,
+        save_every=save_every,
+        threads=threads,
+        read=read,
+        say=say,
+    ) as run:
+        training = _Training(run.weights, run.material, recipe)
         before = training.measure()
-        training.run(keeper, run.state(), report)
+        training.run(run.keeper, run.state(), report)
         check_finite(training.block)
         heads = training.heads()
         with folder_aside(destination) as folder:
@@ -149,12 +118,12 @@ def train_heads(
         return TrainedHeads(before, training.measure(), len(training.held_out), size)
 
 
-def given_rows(files: ModelFiles, text: Path, context: int, seed: int) -> npt.NDArray[np.int32]:
-    """Return the texts of a file as rows of a model's tokens; TextError without a tokenizer."""
-    tokenizer = files.tokenizer()
-    if tokenizer is None:
-        raise TextError(f"{files.path}: expected a tokenizer, to turn {text} into tokens")
-    return given_texts(text, tokenizer, context, seed)
+def _check(weights: Weights, source: str) -> None:
+    """ConfigError for a model of which no heads are made."""
+    if (hidden := weights.config.hidden_size) % 32:
+        raise ConfigError(
+            f"{source}: hidden_size: expected a multiple of 32 for heads, got {hidden}"
+        )
 
 
 class _Block(nn.Module):
