@@ -23,6 +23,10 @@ class WeightCheck {
     for (int i = 0; i < kPlanRotaries; ++i)
       allow(WeightRole::kNone, i, header_.rotaries[i].dim / 2);
     for (const PlanModule& module : plan.modules) check(module);
+    if (header_.streams < 1 || header_.streams > kPlanMaxStreams) {
+      refuse("streams: expected 1 to " + std::to_string(kPlanMaxStreams) + ", got " +
+             std::to_string(header_.streams));
+    }
     if (header_.streams > 1) {
       for (int layer = 0; layer < header_.layers; ++layer) check_streams(layer);
     }

@@ -54,6 +54,7 @@ AssistantDrafter::AssistantDrafter(const Kernels& kernels, Activation activation
       vocab_(weights_.head.rows),
       candidates_(orders() ? vocab_ / weights_.centroids.rows * weights_.chosen : vocab_),
       choice_(orders() ? std::vector<int32_t>() : all_tokens(vocab_)),
+      named_(orders() ? static_cast<size_t>(candidates_) : 0),
       workers_(workers),
       met_(workers),
       cost_(sequences.slots()) {
@@ -417,7 +418,6 @@ void AssistantDrafter::multiply_whole(const Worker& w, int worker, const Matrix&
 void AssistantDrafter::draw_tokens() {
   ++steps_;
   size_t kept = 0;
-  std::vector<int32_t> named(orders() ? static_cast<size_t>(candidates_) : 0);
   for (size_t t = 0; t < running_.size(); ++t) {
     Running running = running_[t];
     const DraftAsk& ask = *running.ask;
@@ -425,9 +425,9 @@ void AssistantDrafter::draw_tokens() {
     const float* logits = logits_->as<float>() + at * candidates_;
     const uint32_t position = static_cast<uint32_t>(ask.tokens->size()) + running.drafted;
     if (orders()) {
-      std::copy_n(workers_[0].candidates.begin() + at * candidates_, candidates_, named.begin());
+      std::copy_n(workers_[0].candidates.begin() + at * candidates_, candidates_, named_.begin());
     }
-    const std::vector<int32_t>& tokens = orders() ? named : choice_.tokens();
+    const std::vector<int32_t>& tokens = orders() ? named_ : choice_.tokens();
     const int32_t row = choice_.draw(logits, tokens, ask.advance->draw, position);
     const float stated = chance_of(logits, static_cast<int32_t>(candidates_), row);
     running.last = tokens[row];

@@ -135,6 +135,7 @@ class AssistantDrafter final : public JointDrafter {
   const int64_t hidden_, backbone_, vocab_;  // D, B, V
   const int64_t candidates_;                 // tokens that have logits
   DraftChoice choice_;                       // where these are all
+  std::vector<int32_t> named_;               // [candidates] the leader's, where they are not
 
   std::unique_ptr<Arena> state_, next_;  // [T, B]
   std::unique_ptr<Arena> gain_;          // [T, D]

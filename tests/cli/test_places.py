@@ -59,7 +59,6 @@ def test_a_folder_without_the_right_to_write_is_named(tmp_path: Path) -> None:
         ["bench", "-m", NOWHERE, "-o"],
         ["bench", "serve", "-o"],
         ["sim", "--device", "h200", "--trace"],
-        ["board", "/no/such/run", "-o"],
         ["data", "report", "/no/such/corpus", "-o"],
     ],
     ids=lambda words: words[0],

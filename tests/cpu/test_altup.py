@@ -11,10 +11,8 @@ from random_weights import weights_of
 from test_layer_modules import VOCAB, config_of, layer
 
 from monolane.cpu import CpuExecutor
-from monolane.errors import BackendError
 from monolane.executor_api import Advance
 from monolane.model import (
-    COMMON_FEATURES,
     AltUp,
     Checkpoint,
     ModelConfig,
@@ -203,12 +201,3 @@ def test_a_folder_is_quantised_as_other_families_are(bits: int, tmp_path: Path) 
     # Activations of 8 bits in groups of 32 are off by 1.3 % at most (tests/cpu/test_quantized.py),
     # in 7 products a layer and the two that streams begin and end with.
     assert np.sqrt(np.mean((found - wanted) ** 2)) < 0.013 * np.sqrt(7 * 3 + 3) * wanted.std()
-
-
-@pytest.mark.parametrize("executor", ["cuda"])
-def test_others_refuse_it_by_name(executor: str) -> None:
-    known = [name for name in COMMON_FEATURES if name != "altup"]
-    with pytest.raises(BackendError, match=rf"altup: the {executor} backend"):
-        CONFIG.check_features(executor, *known)
-    with pytest.raises(BackendError, match=rf"operations\.\w+: the {executor} backend"):
-        CONFIG.check_features(executor, *COMMON_FEATURES)

@@ -245,25 +245,27 @@ WIDE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "global_head
     [
         (1 / 6, {"dtype": "bfloat16"}),
         (1 / 6, {"dtype": "int8"}),
-        (0, {"dtype": "int4", "cache_dtype": "int4"}),
+        (None, {"dtype": "int4", "cache_dtype": "int4"}),
         (1 / 3, {"dtype": "float32", "cache_dtype": "int8"}),
         (1 / 2, {"dtype": "float32", "cache_dtype": "float16"}),
     ],
     ids=lambda x: " ".join(x.values()) if isinstance(x, dict) else "",
 )
 def test_in_every_precision_answers_stay_the_same(
-    least: float, options: dict[str, Any], tmp_path: Path
+    least: float | None, options: dict[str, Any], tmp_path: Path
 ) -> None:
     """And a part of what is drafted is what Transformers drafts in float32.
 
-    How much says how far random numbers without meaning are from ties: in int4 next to nothing. By
-    chance one token in 99 would be right.
+    How much says how far random numbers without meaning are from ties. By chance one token in 99
+    would be right; in int4 it is not much more, and nothing is said of it.
     """
     pair = make_pair(CASES["values are keys, ordered"], tmp_path, **WIDE)
     prompt, params = prompt_of(70), SamplingParams(max_tokens=30, logprobs=1)
     with Engine.load(pair.folder, "cpu", draft=pair.draft, context=CONTEXT, **options) as engine:
         plain = token_ids(engine, prompt, replace(params, speculation="off"))
         assert token_ids(engine, prompt, params) == plain
+    if least is None:
+        return
     script = Script.of(pair, prompt, (4,) * 12, 4)
     executor = load(pair, **options)
     executor.script(0, draws=script.tokens)
@@ -272,6 +274,7 @@ def test_in_every_precision_answers_stay_the_same(
     assert right >= least * sum(accepted > 0 for accepted in script.accepted)
 
 
+@pytest.mark.alone
 def test_drafts_follow_their_cost(one: Pair) -> None:
     """An assistant is tried, and where it is never right hardly ever again."""
     params, count = SamplingParams(max_tokens=300, speculation="heads"), 0

@@ -42,6 +42,7 @@ from monolane.evaluate import (
 )
 from monolane.evaluate._intervals import ratio_interval
 from monolane.evaluate._perplexity import hash_texts
+from monolane.evaluate._report import with_earlier
 from monolane.evaluate._target import Subject
 from monolane.evaluate._task import AskedTask, Item, Task
 from monolane.model import Quantization, quantize_folder, read_config
@@ -257,7 +258,8 @@ def test_another_limit_goes_on_and_the_report_keeps_what_other_tasks_found(tmp_p
     for limit in (1, 3):
         first, *others = run(limit, "perplexity")
         assert first["figures"][0]["count"] == limit
-        note = "An earlier command found this."
+        (note,) = others[0]["notes"]
+        assert re.fullmatch(r"Found by an earlier command, which ended 20[-\dT:+]+, by .*", note)
         assert others == [{**json.loads(json.dumps(parity)), "notes": [note]}]
     assert len((tmp_path / "out/perplexity.jsonl").read_text().splitlines()) == 1 + 3
     shutil.copytree(DEMO, tmp_path / "other")
@@ -268,6 +270,34 @@ def test_another_limit_goes_on_and_the_report_keeps_what_other_tasks_found(tmp_p
     assert [task["task"] for task in run(1, "perplexity", model=str(tmp_path / "other"))] == [
         "perplexity"
     ]
+
+
+def outcome(task: str, value: float | None) -> Outcome:
+    figures = () if value is None else (Figure("accuracy", value, None, None, 3),)
+    return Outcome(task, task, figures, {})
+
+
+@pytest.mark.parametrize("fault", ["schema", "figures", "task", "tasks", "subject"])
+def test_a_report_that_is_none_is_not_taken(tmp_path: Path, fault: str) -> None:
+    about = {"model": "demo"}
+    found = build_report(about, [outcome("core", 50.0)], "eval")
+    fresh = build_report(about, [outcome("bfcl", None)], "eval")
+    (tmp_path / "report.json").write_text(json.dumps(found))
+    assert [task["task"] for task in with_earlier(fresh, tmp_path)["tasks"]] == ["bfcl", "core"]
+    (found if fault in found else found["tasks"][0]).pop(fault)
+    (tmp_path / "report.json").write_text(json.dumps(found))
+    assert with_earlier(fresh, tmp_path) == fresh
+
+
+def test_a_task_that_is_missing_now_does_not_take_earlier_figures_away(tmp_path: Path) -> None:
+    about = {"model": "demo"}
+    found = build_report(about, [outcome("core", 50.0)], "eval")
+    (tmp_path / "report.json").write_text(json.dumps(found))
+    fresh = build_report(about, [outcome("core", None)], "eval")
+    (task,) = with_earlier(fresh, tmp_path)["tasks"]
+    assert task["figures"][0]["value"] == 50.0
+    (task,) = with_earlier(build_report(about, [outcome("core", 60.0)], "eval"), tmp_path)["tasks"]
+    assert task["figures"][0]["value"] == 60.0
 
 
 def test_texts_of_one_token_are_left_out_and_keep_nobody_elses_place(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ TEXT = ("text", "")
 _MARKER = re.compile(r"<!-- not run: (?P<why>[^;]+); (?P<takes>[^;]+) -->")
 _UNIT = r"(?:seconds?|minutes?|hours?|days?)"
 _TAKES = re.compile(rf"(?:(?:an?|[\d.]+(?: to [\d.]+)?) )?{_UNIT}|until it is ended")
+_COMMAND = re.compile(r"^(?:\$ |monolane |python3? |pip |scripts/)", re.MULTILINE)
 _ENDS_COMMAND = re.compile(r"[();<>|&]+")
 
 
@@ -122,6 +123,10 @@ def read(text: str, page: str) -> list[Block]:
                 raise ValueError(f"{page}:{marked}: expected a block behind the marker, got none")
             marker, marked = _marker(token.content, f"{page}:{line}"), line
             continue
+        if token.type == "code_block" and _COMMAND.search(token.content):
+            raise ValueError(
+                f"{page}:{line}: expected commands in a fenced block, got indented ones"
+            )
         if token.type == "fence":
             language = token.info.strip()
             if marker is not None and language not in RUN:

@@ -69,12 +69,12 @@ GIVEN = {
 WITHOUT_TORCH = {"docs/gguf.md", "docs/retrofit.md", "docs/tutorials/tune.md"}
 HIDDEN = 'import sys; sys.modules["torch"] = sys.modules["transformers"] = None'
 
-# Package that a page's commands need beyond the base install, and the extra that brings it.
+# Packages that a page's commands need beyond the base install, and the extras that bring them.
 NEEDED = {
-    "docs/data.md": ("datatrove", "data"),
-    "docs/start.md": ("torch", "train"),
-    "docs/training.md": ("torch", "train"),
-    "docs/tutorials/train.md": ("torch", "train"),
+    "docs/data.md": {"datatrove": "data"},
+    "docs/start.md": {"torch": "train"},
+    "docs/training.md": {"torch": "train"},
+    "docs/tutorials/train.md": {"torch": "train", "matplotlib": "plot"},
 }
 
 SAID = "What is the capital of Japan?\n"  # to a chat
@@ -85,8 +85,8 @@ ANSWERS = {"README.md": "The capital of Japan is Tokyo.", "docs/start.md": "is T
 PRELUDE = """
 monolane() {
   if [[ $1 != serve ]]; then command monolane "$@"; return; fi
-  command monolane "$@" --port 0 --no-bandwidth >"$SERVED/log" 2>&1 & echo $! >>"$SERVED/processes"
-  until grep -q 'monolane is ready at' "$SERVED/log"; do
+  command monolane "$@" --port 0 --no-bandwidth >>"$SERVED/log" 2>&1 & echo $! >>"$SERVED/processes"
+  until (($(grep -c 'monolane is ready at' "$SERVED/log") == $(wc -l <"$SERVED/processes"))); do
     kill -0 $! || { cat "$SERVED/log" >&2; return 1; }
     sleep 0.1
   done
@@ -167,7 +167,7 @@ class Reader:
         return found[-1] if found else None
 
     def close(self) -> None:
-        """End the servers and wait until they are gone."""
+        """End the servers, wait until they are gone, and see that none had a traceback."""
         processes = self._beside / "processes"
         for line in processes.read_text().split() if processes.exists() else ():
             try:
@@ -177,6 +177,9 @@ class Reader:
             signal.pidfd_send_signal(handle, signal.SIGTERM)
             select.select([handle], [], [])
             os.close(handle)
+        log = self._beside / "log"
+        words = log.read_text() if log.exists() else ""
+        assert "Traceback" not in words, words
 
 
 @pytest.fixture(scope="module")
@@ -262,13 +265,14 @@ def test_what_a_page_shows_runs(
     group: list[Block], reader: Reader, request: pytest.FixtureRequest, llama_gguf: Path
 ) -> None:
     page = group[0].page
-    package, extra = NEEDED.get(page, ("monolane", ""))
-    if find_spec(package) is None:
-        pytest.skip(f"needs {package}: pip install 'monolane[{extra}]'")
+    for package, extra in NEEDED.get(page, {}).items():
+        if find_spec(package) is None:
+            pytest.skip(f"needs {package}: pip install 'monolane[{extra}]'")
     given = [x for x in GIVEN.get(page, ()) if any(x in block.text for block in group)]
     run = " ".join(reader.as_run(block) for block in group)
     # Fetched, or skipped, where it is used alone.
-    smollm2 = request.getfixturevalue("smollm2") if re.search(r"smollm2|\.gguf", run) else None
+    fetched = "smollm2" in run or any(x.endswith(".gguf") and x != "FILE.gguf" for x in given)
+    smollm2 = request.getfixturevalue("smollm2") if fetched else None
     for name in given:
         give(name, reader.folder, smollm2, llama_gguf)
     said = ""

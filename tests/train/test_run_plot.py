@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from monolane.cli._app import app
-from monolane.errors import RequestError
+from monolane.errors import CheckpointError, RequestError
 from monolane.train import plot_runs, read_curves
 
 
@@ -63,9 +63,10 @@ def test_a_folder_without_steps_is_refused(
     assert str(folder) in str(caught.value)
 
 
-def drawn(path: Path) -> list[str]:
+def drawn(picture: str) -> set[str]:
     """The words of a picture."""
-    return re.findall(r"<text [^>]*>([^<]+)</text>", path.read_text())
+    words = re.findall(r"<text [^>]*>([^<]+)</text>", picture)
+    return {word.removeprefix("\N{ZERO WIDTH SPACE}") for word in words}
 
 
 def test_runs_are_drawn_together(tmp_path: Path) -> None:
@@ -76,14 +77,17 @@ def test_runs_are_drawn_together(tmp_path: Path) -> None:
     )
     second = write_run(tmp_path / "lanes", *(step(n, 4.0 / n) for n in range(1, 30)))
     runs = {"dense": read_curves(first), "lanes": read_curves(second)}
-    for name in ("a.svg", "b.svg"):
-        plot_runs(runs, "tokens", tmp_path / name)
-    words = drawn(tmp_path / "a.svg")
+    picture = plot_runs(runs, "tokens")
     wanted = {"dense", "lanes", "loss: nats per token", "held-out text: bits per byte", "tokens"}
-    assert wanted <= set(words)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    plot_runs({"lanes": runs["lanes"]}, "step", tmp_path / "c.svg")
-    assert "held-out text: bits per byte" not in drawn(tmp_path / "c.svg")
+    assert wanted <= drawn(picture)
+    assert picture == plot_runs(runs, "tokens")
+    alone = plot_runs({"lanes": runs["lanes"]}, "step")
+    assert "held-out text: bits per byte" not in drawn(alone)
+
+
+def test_runs_are_called_as_they_are(tmp_path: Path) -> None:
+    curves = read_curves(write_run(tmp_path / "run", *(step(n, 3.0) for n in (1, 2))))
+    assert {"_first", "$x$"} <= drawn(plot_runs({"_first": curves, "$x$": curves}, "step"))
 
 
 @pytest.mark.parametrize(("by", "last"), [("step", 40), ("tokens", 4000), ("seconds", 80)])
@@ -93,15 +97,15 @@ def test_what_lies_on_the_axes(tmp_path: Path, by: str, last: int) -> None:
     result = run("board", folder, "--by", by, "-o", out)
     assert result.exit_code == 0, result.output
     assert "written to" in result.stderr
-    assert str(last) in drawn(out)
+    assert str(last) in drawn(out.read_text())
 
 
 def test_a_long_run_is_a_small_picture_with_its_spikes(tmp_path: Path) -> None:
     losses = {n: 3.0 + (n == 7_777) * 50.0 for n in range(1, 10_001)}
     folder = write_run(tmp_path / "run", *(step(n, loss) for n, loss in losses.items()))
-    plot_runs({"run": read_curves(folder)}, "step", tmp_path / "a.svg")
-    assert (tmp_path / "a.svg").stat().st_size < 100_000
-    assert "50" in drawn(tmp_path / "a.svg")  # on the axis of a loss that is 3 but once
+    picture = plot_runs({"run": read_curves(folder)}, "step")
+    assert len(picture) < 100_000
+    assert "50" in drawn(picture)  # on the axis of a loss that is 3 but once
 
 
 def test_what_changed_the_course_is_marked(tmp_path: Path) -> None:
@@ -111,13 +115,21 @@ def test_what_changed_the_course_is_marked(tmp_path: Path) -> None:
     saved = read_curves(write_run(tmp_path / "saved", *steps, event(5, "checkpoint")))
     lines = {}
     for name, curves in {"plain": plain, "marked": marked, "saved": saved}.items():
-        plot_runs({"run": curves}, "step", tmp_path / f"{name}.svg")
-        lines[name] = (tmp_path / f"{name}.svg").read_text().count("stroke-dasharray")
+        lines[name] = plot_runs({"run": curves}, "step").count("stroke-dasharray")
     assert lines["marked"] == lines["plain"] + 3  # loss, gradients, speed
     assert lines["saved"] == lines["plain"]
 
 
-def test_nothing_is_written_of_a_wrong_folder(tmp_path: Path) -> None:
-    result = run("board", tmp_path, "-o", tmp_path / "board.svg")
+@pytest.mark.parametrize("line", [{"step": 1}, {"step": 1, "loss": 2.0}, {"step": 1, "event": 3}])
+def test_a_line_that_is_no_journals_is_named(tmp_path: Path, line: dict[str, Any]) -> None:
+    folder = write_run(tmp_path / "run", step(1, 3.0), line)
+    with pytest.raises(CheckpointError, match=r"log.jsonl: expected a step with loss"):
+        read_curves(folder)
+
+
+@pytest.mark.parametrize("name", ["board.svg", "board.png"])
+def test_nothing_is_written_of_what_is_wrong(tmp_path: Path, name: str) -> None:
+    lines = [step(1, 3.0)] if name == "board.png" else []
+    result = run("board", write_run(tmp_path / "run", *lines), "-o", tmp_path / name)
     assert isinstance(result.exception, RequestError)  # which the program says on one line
-    assert not (tmp_path / "board.svg").exists()
+    assert not (tmp_path / name).exists()

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from monolane.cli._output import check_output, writing_output
+from monolane.cli._output import check_output, write_output
+from monolane.errors import RequestError
 
 
 class _By(StrEnum):
@@ -23,24 +24,25 @@ def board(
         typer.Argument(
             metavar="RUN",
             help="Folders of runs, to be drawn together: OUTPUT of train and launch, OUTPUT.run of "
-            "sft and tune.",
+            "'train demo' and sft.",
         ),
     ],
     out: Annotated[Path, typer.Option("--output", "-o", help="SVG file to write.")],
     by: Annotated[_By, typer.Option(help="What lies on the horizontal axes.")] = _By.STEP,
 ) -> None:
-    """Draw runs of training: loss, held-out text, norm of the gradients, speed (extra plot).
+    """Draw runs of training together (extra plot).
 
-    Read from a run's journal (log.jsonl), also while it trains. Each step is a pale line, the
-    smooth one is their moving average. Upright lines: dotted a resumed run, dashed a spike or a
-    rollback, dashes and dots a new stage.
+    Loss, held-out text, norm of the gradients and speed, read from a run's journal (log.jsonl),
+    also while it trains. Each step is a pale line, the smooth one is their moving average. Upright
+    lines: dotted a resumed run, dashed a spike or a rollback, dashes and dots a new stage.
     """
     from monolane.measure import require_plot
     from monolane.train import plot_runs, read_curves
 
     require_plot()
+    if out.suffix != ".svg":
+        raise RequestError(f"--output: expected a name that ends in .svg, got {out}")
     check_output(out)
     curves = {str(run): read_curves(run) for run in runs}
-    with writing_output(out):
-        plot_runs(curves, by.value, out)
+    write_output(out, plot_runs(curves, by.value))
     sys.stderr.write(f"written to {out}\n")

@@ -3,7 +3,7 @@
 import datetime
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from monolane.evaluate._task import Outcome
 from monolane.measure import describe_machine, writing_told
 
 SCHEMA = 1
+_EARLIER = "Found by an earlier command, which ended"
 Report = dict[str, Any]
 
 
@@ -44,24 +45,34 @@ def build_report(
 
 
 def with_earlier(report: Report, folder: Path) -> Report:
-    """Return a report with the tasks of the one in ``folder`` that it does not have itself.
+    """Return a report with the tasks of the one in ``folder`` of which it has no figures itself.
 
-    Those of another subject are not taken, nor those of a file that is no report.
+    Those of another subject are not taken, nor those of a file that is no report of this schema.
     """
+    reported = {task["task"]: task for task in report["tasks"]}
+    kept = {}
     try:
         earlier = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-        same = earlier["subject"] == json.loads(json.dumps(report["subject"]))
-        found = {task["task"]: task for task in earlier["tasks"]} if same else {}
-    except (OSError, ValueError, KeyError, TypeError):
+        subject = json.loads(json.dumps(report["subject"]))
+        if earlier["schema"] != SCHEMA or earlier["subject"] != subject:
+            return report
+        for task in earlier["tasks"]:
+            ours = reported.get(task["task"])
+            if ours is None or (task["figures"] and not ours["figures"]):
+                kept[task["task"]] = _kept(task, earlier)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return report
-    own = {task["task"] for task in report["tasks"]}
-    kept = [_noted(task) for name, task in found.items() if name not in own]
-    return report | {"tasks": [*report["tasks"], *kept]}
+    own = [task for name, task in reported.items() if name not in kept]
+    return report | {"tasks": [*own, *kept.values()]}
 
 
-def _noted(task: Mapping[str, Any]) -> dict[str, Any]:
-    note = "An earlier command found this."
-    return {**task, "notes": [*(x for x in task["notes"] if x != note), note]}
+def _kept(task: Mapping[str, Any], earlier: Report) -> dict[str, Any]:
+    """Return an earlier report's task, with a note of when it was found; KeyError if it is none."""
+    record = {name: task[name] for name in (x.name for x in fields(Outcome))}
+    if any(note.startswith(_EARLIER) for note in record["notes"]):
+        return record
+    note = f"{_EARLIER} {earlier['date']}, by monolane {earlier['monolane']}."
+    return {**record, "notes": [*record["notes"], note]}
 
 
 def write_report(folder: Path, report: Report) -> list[Path]:

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monolane.errors import RequestError
+from monolane.errors import CheckpointError, RequestError
 from monolane.train._journal import JOURNAL, read_journal
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _PARTS = 150  # of a run's steps, of each of which a picture shows the least and
 _HELD_OUT = "bits_per_byte"
 # What a restart or a rollback does to a run, which a reader of its curves wants to see.
 _MARKED = {"resume": ":", "stage": "-.", "spike": "--", "rollback": "--"}
+_FIELDS = ("loss", "norm", "tokens", "tokens_per_s", "seconds")  # of a step, that are drawn
 # Field of a step, title, and whether its scale is logarithmic.
 _PANELS = (
     ("loss", "loss: nats per token", False),
@@ -37,32 +39,46 @@ class Curves:
 
 
 def read_curves(folder: Path) -> Curves:
-    """Read a run's journal; RequestError where there is none, or no step in it."""
+    """Read a run's journal; RequestError where there is none, or no step in it.
+
+    CheckpointError where a line is none of a journal's.
+    """
     curves = Curves()
     last = 0
     for line in read_journal(folder):
         step = line["step"]
         if "loss" in line:
+            if not all(isinstance(line.get(name), int | float) for name in _FIELDS):
+                raise _fault(folder, line)
             for again in range(step, last + 1):  # begun anew from an earlier checkpoint
                 curves.steps.pop(again, None)
                 curves.held_out.pop(again, None)
             curves.steps[step] = line
             last = step
-        elif "validation" in line:
-            if (found := line["validation"].get(_HELD_OUT)) is not None:
+        elif isinstance(scores := line.get("validation"), dict):
+            if (found := scores.get(_HELD_OUT)) is not None:
                 curves.held_out[step] = found
-        else:
+        elif isinstance(line.get("event"), str):
             curves.events.append((step, line["event"]))
+        else:
+            raise _fault(folder, line)
     if not curves.steps:
         raise RequestError(
             f"{folder}: expected the folder of a run, whose {JOURNAL} has steps, got none; name "
-            "the OUTPUT of 'monolane train' or 'launch', or the OUTPUT.run of 'sft' and 'tune'"
+            "the OUTPUT of 'monolane train' or 'launch', or the OUTPUT.run of 'train demo' or 'sft'"
         )
     return curves
 
 
-def plot_runs(runs: Mapping[str, Curves], by: str, path: Path) -> None:
-    """Write an SVG of runs by name: a pale line of each step and a smooth one over it.
+def _fault(folder: Path, line: Mapping[str, Any]) -> CheckpointError:
+    return CheckpointError(
+        f"{folder / JOURNAL}: expected a step with {', '.join(_FIELDS)}, a validation or an event, "
+        f"got {dict(line)!s:.200}"
+    )
+
+
+def plot_runs(runs: Mapping[str, Curves], by: str) -> str:
+    """Return an SVG of runs by name: a pale line of each step and a smooth one over it.
 
     ``by``: "step", "tokens" or "seconds", which is what lies on the horizontal axes. Events that
     change a run's course are upright lines. The same journals give the same bytes. Needs
@@ -83,7 +99,7 @@ def plot_runs(runs: Mapping[str, Curves], by: str, path: Path) -> None:
             figure.subplots(2, 2).flat, shown, strict=False
         ):
             for color, (run, curves) in enumerate(runs.items()):
-                _draw(axes, name, curves, by, f"C{color}", run)
+                _draw(axes, name, curves, by, f"C{color}", _label(run))
             axes.set_title(title, fontsize=9)
             axes.set_xlabel({"step": "steps", "tokens": "tokens", "seconds": "seconds"}[by])
             axes.set_xlim(left=0)
@@ -97,7 +113,9 @@ def plot_runs(runs: Mapping[str, Curves], by: str, path: Path) -> None:
         if len(runs) > 1:
             lines, names = figure.axes[0].get_legend_handles_labels()
             figure.legend(lines, names, loc="outside lower center", ncols=3, frameon=False)
-        figure.savefig(path, format="svg", metadata={"Date": None})
+        drawn = StringIO()
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+    return drawn.getvalue()
 
 
 def _draw(axes: "Axes", name: str, curves: Curves, by: str, color: str, run: str) -> None:
@@ -118,6 +136,11 @@ def _draw(axes: "Axes", name: str, curves: Curves, by: str, color: str, run: str
     for step, kind in curves.events:
         if kind in _MARKED and step in places:
             axes.axvline(places[step], color=color, linestyle=_MARKED[kind], linewidth=0.7)
+
+
+def _label(name: str) -> str:
+    """Return a name as matplotlib shows it: "$" begins a formula, "_" what is not shown."""
+    return f"\N{ZERO WIDTH SPACE}{name.replace('$', chr(92) + '$')}"
 
 
 def _places(curves: Curves, by: str) -> dict[int, float]:
