@@ -1,7 +1,10 @@
 """Requests that share an executor: what is left of one goes into the next epoch."""
 
+import contextlib
+import queue
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -215,3 +218,57 @@ def thread(target: Callable[[], object]) -> threading.Thread:
     started = threading.Thread(target=target, daemon=True)
     started.start()
     return started
+
+
+class Passes(ScriptedExecutor):
+    """Each pass gives one of eight sequences a token, once the test lets it."""
+
+    slots = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes: queue.Queue[int] = queue.Queue()
+
+    def start(self, advances: Sequence[Advance]) -> None:
+        pass
+
+    def read(self, seconds: float) -> bool:
+        with contextlib.suppress(queue.Empty):
+            self.kept = [TokenEvent(self.passes.get(timeout=seconds), 7, 1)]
+        return False
+
+
+class CountingExecutor(SharedExecutor):
+    """Counts the readers that woke."""
+
+    woken = 0
+
+    def _sleep(self, reader: Any) -> None:
+        super()._sleep(reader)
+        self.woken += 1
+
+
+def test_a_pass_wakes_who_has_a_token_and_one_to_read_on() -> None:
+    """Not all that wait: with 63 sequences that cost a twelfth of the tokens."""
+    executor = Passes()
+    shared = CountingExecutor(executor)
+    got: queue.Queue[int] = queue.Queue()
+
+    def follow(slot: int, request: Request) -> None:
+        while request.read():
+            got.put(slot)
+
+    threads = []
+    for slot in range(8):
+        request = shared.start(Advance(slot=slot, token_ids=(1,), budget=20))
+        threads.append(threading.Thread(target=follow, args=(slot, request), daemon=True))
+        threads[-1].start()
+    given = [slot for turn in range(20) for slot in range(turn, turn + 8)]
+    for slot in given:
+        executor.passes.put(slot % 8)
+        assert got.get(timeout=PATIENCE) == slot % 8
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in threads)
+    # A reader that leaves wakes another, which may be late, and one that had a token comes back.
+    assert shared.woken <= 2 * len(given) + 8, shared.woken
