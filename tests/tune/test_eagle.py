@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ pytest.importorskip("transformers", reason="needs the extra 'sft'")
 from monolane import Engine, SamplingParams
 from monolane.engine import ModelFiles
 from monolane.errors import ConfigError
-from monolane.model import Eagle, Role, parse_config, tensor_specs, write_checkpoint
+from monolane.model import Eagle, Role, Rotary, parse_config, tensor_specs, write_checkpoint
 from monolane.reference import ReferenceEagle, ReferenceModel
 from monolane.sources import find_model
 from monolane.tune import EagleRecipe, read_windows, train_eagle
@@ -45,16 +46,21 @@ class StopError(Exception):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random model with the demo model's tokenizer."""
-    folder = tmp_path_factory.mktemp("model")
+    return _random_model(tmp_path_factory.mktemp("models") / "model", MODEL)
+
+
+def _random_model(folder: Path, config: dict[str, Any]) -> Path:
+    """Write a model of a config, which is sure of what it says, with the demo's tokenizer."""
+    folder.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(find_model("demo") / name, folder)
-    (folder / "config.json").write_text(json.dumps(MODEL))
+    (folder / "config.json").write_text(json.dumps(config))
     rng = np.random.default_rng(0)
     tensors = {
         x.name: rng.normal(scale=0.2, size=x.shape).astype(np.float32)
-        for x in tensor_specs(parse_config(MODEL))
+        for x in tensor_specs(parse_config(config))
     }
-    tensors["lm_head.weight"] *= 40  # so that the model is sure of what it says
+    tensors["lm_head.weight"] *= 40
     write_checkpoint(folder, list(tensors.items()))
     return folder
 
@@ -137,3 +143,27 @@ def test_stopped_it_ends_in_the_same_bits(
 def test_models_that_have_no_one_stream_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a model of one lane, .* got 8 lanes"):
         train_eagle("demo", tmp_path / "eagle", RECIPE, text=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, id="stretched"),
+        pytest.param(
+            {"model_type": "glm4", "head_dim": 16, "partial_rotary_factor": 0.5}, id="interleaved"
+        ),
+    ],
+)
+def test_a_drafter_turns_its_heads_plainly_whatever_the_model_does(
+    text: Path, tmp_path: Path, config: dict[str, Any]
+) -> None:
+    folder = _random_model(tmp_path / "model", MODEL | config)
+    train_eagle(folder, tmp_path / "eagle", replace(RECIPE, steps=2), text=text, threads=1)
+    assert Eagle.open(tmp_path / "eagle").rotary == Rotary(10000.0, "half")
+    with Engine.load(folder, "cpu", draft=tmp_path / "eagle") as engine:
+        assert engine.backend.executor.drafter == "heads"
+        said = [
+            engine.generate([1, 2, 3], SamplingParams(max_tokens=12, speculation=drafts)).token_ids
+            for drafts in ("off", "heads")
+        ]
+    assert said[0] == said[1]

@@ -26,7 +26,7 @@ from torch.nn import functional
 from monolane._toml import config
 from monolane.engine import Engine
 from monolane.errors import ConfigError
-from monolane.model import Eagle, Role, Weights, folder_aside
+from monolane.model import Eagle, Role, Rotary, Weights, folder_aside
 from monolane.tune._draft_training import LATER, DraftTraining, most_said, widened
 from monolane.tune._drafter_run import drafter_run
 from monolane.tune._heads_material import Material
@@ -120,12 +120,6 @@ def _check(weights: Weights, source: str) -> None:
             f"that is a multiple of 32, got {config.num_lanes} lanes, {config.num_layers} layers "
             f"and {config.hidden_size}; 'monolane tune heads' takes others"
         )
-    rotary = config.rotary
-    if rotary.scaling is not None or rotary.part != 1 or rotary.style != "half":
-        raise ConfigError(
-            f"{source}: rope_parameters: expected positions that are not stretched, and heads that "
-            "turn whole, which a drafter has from the model; 'monolane tune heads' takes others"
-        )
 
 
 def _layers(weights: Weights) -> tuple[int, int, int]:
@@ -190,7 +184,9 @@ class _Layer(nn.Module):
         self.head = nn.Parameter(head_RD)
         for name in ("token_norm", "state_norm", "mlp_norm", "final_norm"):
             setattr(self, name, nn.Parameter(torch.ones(hidden)))
-        angles = torch.from_numpy(config.rotary.frequencies(self.width))
+        # The model's base alone: a drafter attends within a window, however far the model does.
+        self.rotary = Rotary(config.rotary.theta, "half")
+        angles = torch.from_numpy(self.rotary.frequencies(self.width))
         self.register_buffer("angles", angles, persistent=False)
 
     def norm(self, x: Tensor, name: str) -> Tensor:
@@ -330,6 +326,6 @@ class _Training(DraftTraining):
             vocab_size=self._config.vocab_size,
             layers=self._layers,
             heads=(block.heads, block.kv_heads, block.width),
-            rotary=self._config.rotary,
+            rotary=block.rotary,
             norm_eps=_EPS,
         )
