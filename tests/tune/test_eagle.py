@@ -1,6 +1,5 @@
 """Training EAGLE-3 drafters: they learn, a stopped run ends in the same bits, and they draft."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ pytest.importorskip("transformers", reason="needs the extra 'sft'")
 from monolane import Engine, SamplingParams
 from monolane.engine import ModelFiles
 from monolane.errors import ConfigError
-from monolane.model import Eagle, Role, parse_config, tensor_specs, write_checkpoint
+from monolane.model import Eagle, Role
 from monolane.reference import ReferenceEagle, ReferenceModel
 from monolane.sources import find_model
 from monolane.tune import EagleRecipe, read_windows, train_eagle
+from tests.random_models import write_random_model
 
 # A text that says the same again and again: what follows is soon learnt.
 LINE = "def read(self, path):\n    with open(path) as file:\n        return file.read()\n\n"
@@ -48,15 +48,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(find_model("demo") / name, folder)
-    (folder / "config.json").write_text(json.dumps(MODEL))
-    rng = np.random.default_rng(0)
-    tensors = {
-        x.name: rng.normal(scale=0.2, size=x.shape).astype(np.float32)
-        for x in tensor_specs(parse_config(MODEL))
-    }
-    tensors["lm_head.weight"] *= 40  # so that the model is sure of what it says
-    write_checkpoint(folder, list(tensors.items()))
-    return folder
+
+    def change(name: str, x: np.ndarray) -> np.ndarray:
+        sure = name == "lm_head.weight"  # so that the model is sure of what it says
+        return x * np.float32(40) if sure else x
+
+    return write_random_model(folder, MODEL, scale=0.2, change=change)
 
 
 @pytest.fixture(scope="module")
