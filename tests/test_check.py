@@ -1,4 +1,4 @@
-"""What scripts/check takes and runs, which tests are of its unit tier, and what it says of their costs."""
+"""What scripts/check takes and runs, which tests are of its unit tier, what it says of costs."""
 
 import os
 import re
