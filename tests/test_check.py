@@ -1,7 +1,8 @@
-"""What scripts/check takes, which tests are of its unit tier, and what it says of their costs."""
+"""What scripts/check takes and runs, which tests are of its unit tier, what it says of costs."""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,42 @@ def test_what_is_not_known_is_refused(given: list[str]) -> None:
     assert done.returncode == 2
     assert "usage: scripts/check [--fast | --unit | --release]" in done.stderr
     assert f"expected --fast, --unit, --release or nothing, got '{' '.join(given)}'" in done.stderr
+
+
+@pytest.fixture
+def stub_gate(tmp_path: Path) -> Path:
+    """scripts/check in a folder whose tools only say how nice they are."""
+    tools = tmp_path / ".venv/bin"
+    for folder in (tools, tmp_path / "tests", tmp_path / "scripts"):
+        folder.mkdir(parents=True)
+    shutil.copy(TESTS.parent / "scripts/check", tmp_path / "scripts/check")
+    (tmp_path / "tests/test_clock.py").write_text("mark.alone")
+    for name in ("ruff", "clang-format", "mypy", "pytest", "git"):
+        said = "echo 1 passed in 0.1s\n" if name == "pytest" else ""
+        (tools / name).write_text(f"#!/bin/sh\necho {name}: nice $(nice)\n{said}")
+        (tools / name).chmod(0o755)
+    return tmp_path
+
+
+def run_gate(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [folder / "scripts/check", "--fast"], capture_output=True, text=True, check=False
+    )
+
+
+def test_all_steps_run_at_one_priority(stub_gate: Path) -> None:
+    done = run_gate(stub_gate)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.findall(r"^(\S+): nice (\d+)$", done.stdout, re.MULTILINE)
+    assert {name for name, _ in found} == {"ruff", "clang-format", "mypy", "pytest"}
+    assert len({level for _, level in found}) == 1, done.stdout
+
+
+def test_a_step_that_fails_is_named(stub_gate: Path) -> None:
+    (stub_gate / ".venv/bin/mypy").write_text("#!/bin/sh\nexit 3\n")
+    done = run_gate(stub_gate)
+    assert done.returncode == 1
+    assert re.findall("FAILED: (.*)", done.stdout) == ["types"]
 
 
 def run_pytest(folder: Path, *options: str, **files: str) -> str:

@@ -53,11 +53,10 @@ AssistantDrafter::AssistantDrafter(const Kernels& kernels, Activation activation
       backbone_(weights_.after.rows),
       vocab_(weights_.head.rows),
       candidates_(orders() ? vocab_ / weights_.centroids.rows * weights_.chosen : vocab_),
-      choice_(orders() ? std::vector<int32_t>() : all_tokens(vocab_)),
+      choice_(orders() ? std::vector<int32_t>() : all_tokens(vocab_), vocab_),
       named_(orders() ? static_cast<size_t>(candidates_) : 0),
       workers_(workers),
-      met_(workers),
-      cost_(sequences.slots()) {
+      steps_(workers, sequences.slots()) {
   check();
   const int64_t most = std::min(sequences.slots(), kMaxWidth);
   int64_t inner = 0, wide = 0, parts = 0, group_sums = 0, head_dim = 0;
@@ -146,22 +145,13 @@ void AssistantDrafter::draft(std::vector<DraftAsk>& asks, const GoOn& go_on,
   }
   if (running_.empty()) return;
   const int sequences = static_cast<int>(running_.size());
-  steps_ = 0;
-  go_on_ = &go_on;
-  stop_ = &stop;
+  steps_.begin(go_on, stop);
   const int64_t begun = now_ns();
   lend();
-  cost_.add(sequences, (now_ns() - begun) / steps_);
+  steps_.end(sequences, now_ns() - begun);
 }
 
 // ---- By every worker ----
-
-// Waits for all workers, and sees what they wrote.
-void AssistantDrafter::meet(int worker) {
-  const uint32_t count = ++workers_[worker].met;
-  met_[worker].publish(count);
-  for (Progress& other : met_) other.await(count);
-}
 
 void AssistantDrafter::take_part(int worker) {
   while (!running_.empty()) {
@@ -172,9 +162,9 @@ void AssistantDrafter::take_part(int worker) {
     }
     run_head(worker);
     if (worker == 0) draw_tokens();
-    meet(worker);  // the tokens are drawn, for the next step
+    steps_.meet(worker);  // the tokens are drawn, for the next step
   }
-  meet(worker);  // nobody looks at running_ any more, so the leader may fill it again
+  steps_.meet(worker);  // nobody looks at running_ any more, so the leader may fill it again
 }
 
 void AssistantDrafter::run_input(int worker) {
@@ -188,7 +178,7 @@ void AssistantDrafter::run_input(int worker) {
   }
   pack(w, w.input->as<float>(), 2 * backbone_);
   multiply_whole(w, worker, weights_.before, *gain_);
-  meet(worker);  // the stream is there
+  steps_.meet(worker);  // the stream is there
   std::memcpy(w.x->as<float>(), gain_->as<float>(),
               static_cast<size_t>(rows() * hidden_) * sizeof(float));
 }
@@ -198,13 +188,13 @@ void AssistantDrafter::run_attention(int worker, const AssistantLayer& layer) {
   norm(w, layer.attention_norms.data());
   pack(w, w.normed->as<float>(), hidden_);
   multiply_whole(w, worker, layer.q, *query_);
-  meet(worker);  // the queries are there, and nobody reads what the stream gained last
+  steps_.meet(worker);  // the queries are there, and nobody reads what the stream gained last
   attend(worker, layer);
-  meet(worker);  // what heads give is there
+  steps_.meet(worker);  // what heads give is there
   merge_splits(w, layer);
   pack(w, w.input->as<float>(), layer.heads * layer.head_dim);
   multiply_whole(w, worker, layer.o, *gain_);
-  meet(worker);  // what the stream gains is there
+  steps_.meet(worker);  // what the stream gains is there
   gain(w, layer.attention_norms.data() + hidden_);
 }
 
@@ -222,10 +212,10 @@ void AssistantDrafter::run_mlp(int worker, const AssistantLayer& layer) {
     kernels_.gelu_tanh_times(gate + t * inners, up + t * inners, inners,
                              product_->as<float>() + t * inner + first);
   }
-  meet(worker);  // the product is there, and nobody reads what the stream gained last
+  steps_.meet(worker);  // the product is there, and nobody reads what the stream gained last
   pack(w, product_->as<float>(), inner);
   multiply_whole(w, worker, layer.down, *gain_);
-  meet(worker);  // what the stream gains is there
+  steps_.meet(worker);  // what the stream gains is there
   gain(w, layer.mlp_norms.data() + hidden_);
   if (layer.scale != 1.0f) scale_by(w.x->as<float>(), layer.scale, rows() * hidden_);
 }
@@ -240,14 +230,14 @@ void AssistantDrafter::run_head(int worker) {
   } else {
     multiply_whole(w, worker, weights_.head, *logits_);
   }
-  meet(worker);  // the logits are there, and the next state
+  steps_.meet(worker);  // the logits are there, and the next state
 }
 
 // The logits of the tokens of those centroids that come out highest.
 void AssistantDrafter::run_candidates(int worker) {
   Worker& w = workers_[worker];
   multiply_whole(w, worker, weights_.centroids, *ranks_);
-  meet(worker);  // it is known which
+  steps_.meet(worker);  // it is known which
   choose_candidates(w);
   const int64_t begin = candidates_ * worker / workers();
   const int64_t end = candidates_ * (worker + 1) / workers();
@@ -416,7 +406,7 @@ void AssistantDrafter::multiply_whole(const Worker& w, int worker, const Matrix&
 // ---- By the leader ----
 
 void AssistantDrafter::draw_tokens() {
-  ++steps_;
+  steps_.count();
   size_t kept = 0;
   for (size_t t = 0; t < running_.size(); ++t) {
     Running running = running_[t];
@@ -431,12 +421,7 @@ void AssistantDrafter::draw_tokens() {
     const int32_t row = choice_.draw(logits, tokens, ask.advance->draw, position);
     const float stated = chance_of(logits, static_cast<int32_t>(candidates_), row);
     running.last = tokens[row];
-    const std::vector<int32_t>& stops = ask.advance->stop_ids;
-    const bool ends = std::find(stops.begin(), stops.end(), running.last) != stops.end();
-    const bool more = (*go_on_)(ask, running.last, stated);
-    if (!more || ends || ++running.drafted == ask.most || stop_->load(std::memory_order_relaxed)) {
-      continue;
-    }
+    if (!steps_.go_on(ask, running.last, stated, running.drafted)) continue;
     std::memcpy(state_->as<float>() + static_cast<int64_t>(kept) * backbone_,
                 next_->as<float>() + at * backbone_,
                 static_cast<size_t>(backbone_) * sizeof(float));

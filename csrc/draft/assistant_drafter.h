@@ -26,11 +26,10 @@
 #include <vector>
 
 #include "draft/draft_choice.h"
+#include "draft/draft_steps.h"
 #include "draft/joint_drafter.h"
-#include "draft/pass_cost.h"
 #include "kernels/kernels.h"
 #include "memory/arena.h"
-#include "memory/progress.h"
 #include "state/sequences.h"
 
 namespace monolane {
@@ -76,7 +75,7 @@ class AssistantDrafter final : public JointDrafter {
   void draft(std::vector<DraftAsk>& asks, const GoOn& go_on, const std::function<void()>& lend,
              const std::atomic<bool>& stop) override;
   void take_part(int worker) override;
-  double cost(int sequences) const override { return cost_.of(sequences); }
+  double cost(int sequences) const override { return steps_.cost(sequences); }
 
  private:
   // A sequence that goes on drafting.
@@ -98,11 +97,9 @@ class AssistantDrafter final : public JointDrafter {
     std::vector<float> cosine = {}, sine = {};  // [h / 2]
     std::vector<int32_t> ranked = {};           // [N]
     std::vector<int32_t> candidates = {};       // [T, k V / N] tokens
-    uint32_t met = 0;
   };
 
   void check() const;
-  void meet(int worker);
   void run_input(int worker);
   void run_attention(int worker, const AssistantLayer& layer);
   void run_mlp(int worker, const AssistantLayer& layer);
@@ -146,12 +143,8 @@ class AssistantDrafter final : public JointDrafter {
   std::unique_ptr<Arena> ranks_;         // [T, N]
 
   std::vector<Worker> workers_;
-  std::vector<Progress> met_;     // [workers] how often each has come to a meeting
   std::vector<Running> running_;  // the rows of a step; empty: the drafts are there
-  int steps_ = 0;                 // of a draft
-  const GoOn* go_on_ = nullptr;
-  const std::atomic<bool>* stop_ = nullptr;
-  PassCost cost_;
+  DraftSteps steps_;
 };
 
 }  // namespace monolane

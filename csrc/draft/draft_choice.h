@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "abi/advance.h"
@@ -15,8 +17,15 @@ namespace monolane {
 
 class DraftChoice {
  public:
-  // `tokens` [R]: the model's id of each row of logits.
-  explicit DraftChoice(std::vector<int32_t> tokens) : tokens_(std::move(tokens)) {}
+  // `tokens` [R]: the model's id of each row of logits. Throws std::invalid_argument if one is none
+  // of its `vocab`.
+  DraftChoice(std::vector<int32_t> tokens, int64_t vocab) : tokens_(std::move(tokens)) {
+    for (const int32_t token : tokens_) {
+      if (token >= 0 && token < vocab) continue;
+      throw std::invalid_argument("heads: expected tokens from 0 to " + std::to_string(vocab - 1) +
+                                  ", got " + std::to_string(token));
+    }
+  }
 
   int32_t token(int32_t row) const { return tokens_[row]; }
   const std::vector<int32_t>& tokens() const { return tokens_; }

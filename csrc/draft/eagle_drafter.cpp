@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <stdexcept>
-#include <string>
 
 #include "memory/token_ring.h"
 
@@ -37,7 +35,7 @@ EagleDrafter::EagleDrafter(const Kernels& kernels, const Matrix& embedding,
       norm_eps_(weights.norm_eps),
       amplitude_(weights.amplitude),
       norm_joins_(weights.norm_joins),
-      choice_({weights.tokens, weights.tokens + weights.drafted}),
+      choice_({weights.tokens, weights.tokens + weights.drafted}, embedding.rows),
       token_norm_(weights.token_norm, weights.token_norm + hidden_),
       state_norm_(weights.state_norm, weights.state_norm + hidden_),
       mlp_norm_(weights.mlp_norm, weights.mlp_norm + hidden_),
@@ -55,14 +53,7 @@ EagleDrafter::EagleDrafter(const Kernels& kernels, const Matrix& embedding,
       states_(slots, kEagleStreams * hidden_),
       read_(slots),
       workers_(workers),
-      met_(workers),
-      cost_(slots) {
-  for (const int32_t token : choice_.tokens()) {
-    if (token >= 0 && token < embedding.rows) continue;
-    throw std::invalid_argument("heads: expected tokens from 0 to " +
-                                std::to_string(embedding.rows - 1) + ", got " +
-                                std::to_string(token));
-  }
+      steps_(workers, slots) {
   const int64_t most = std::max<int64_t>(kStepRows, slots);
   given_ = room(most * kEagleStreams * hidden_);
   x_ = room(most * hidden_);
@@ -163,7 +154,7 @@ void EagleDrafter::lay_out() {
     std::copy(streams.begin(), streams.end(), given_->as<float>());
     return;
   }
-  ++steps_;
+  steps_.count();
   for (size_t i = 0; i < running_.size(); ++i) {
     if (running_[i].ask == nullptr) continue;
     std::copy_n(own_->as<float>() + running_[i].state * hidden_, hidden_,
@@ -176,7 +167,7 @@ void EagleDrafter::lay_out() {
 // Draws the tokens of a step, and lays out the next one.
 void EagleDrafter::go_on_from_step() {
   const int64_t drafted = head_.matrix.rows;
-  const bool stopped = stop_->load(std::memory_order_relaxed);
+  const bool stopped = steps_.stopped();
   for (size_t i = 0; i < wanted_.size(); ++i) {
     const Row& row = rows_[wanted_[i]];
     Running& mine = running_[row.running];
@@ -188,11 +179,8 @@ void EagleDrafter::go_on_from_step() {
     mine.last = choice_.token(best);
     std::copy_n(x_->as<float>() + wanted_[i] * hidden_, hidden_,
                 own_->as<float>() + mine.state * hidden_);
-    const std::vector<int32_t>& stops = ask.advance->stop_ids;
-    const bool ends = std::find(stops.begin(), stops.end(), mine.last) != stops.end();
-    const bool more = (*go_on_)(ask, mine.last, stated);
-    const bool full = row.place + 1 >= context_;
-    if (!more || ends || full || ++mine.drafted == ask.most || stopped) mine.ask = nullptr;
+    const bool more = steps_.go_on(ask, mine.last, stated, mine.drafted);
+    if (!more || row.place + 1 >= context_) mine.ask = nullptr;
   }
   const bool reads =
       std::any_of(unread_.begin(), unread_.end(), [](const auto& x) { return x.first < x.second; });
@@ -216,15 +204,13 @@ void EagleDrafter::draft(std::vector<DraftAsk>& asks, const GoOn& go_on,
     most = std::max(most, end - next);
   }
   const int sequences = static_cast<int>(running_.size());
-  steps_ = 0;
-  go_on_ = &go_on;
-  stop_ = &stop;
+  steps_.begin(go_on, stop);
   lay_out();
   const int64_t begun = now_ns();
   lend();
   const int64_t took = now_ns() - begun;
   if (most <= kBeside) {
-    cost_.add(sequences, took / static_cast<int64_t>(std::max<size_t>(1, steps_)));
+    steps_.end(sequences, took);
   } else {
     read_cost_.add(1, took / static_cast<int64_t>(all));
   }
@@ -238,22 +224,15 @@ void EagleDrafter::draft(std::vector<DraftAsk>& asks, const GoOn& go_on,
 
 // ---- By every worker ----
 
-// Waits for all workers, and sees what they wrote.
-void EagleDrafter::meet(int worker) {
-  const uint32_t count = ++workers_[worker].met;
-  met_[worker].publish(count);
-  for (Progress& other : met_) other.await(count);
-}
-
 void EagleDrafter::take_part(int worker) {
   while (!rows_.empty()) {
     run_attention(worker);
     run_mlp(worker);
     run_head(worker);
     if (worker == 0) go_on_from_step();
-    meet(worker);  // the next step's rows are there
+    steps_.meet(worker);  // the next step's rows are there
   }
-  meet(worker);  // nobody looks at rows_ any more, so the leader may fill them again
+  steps_.meet(worker);  // nobody looks at rows_ any more, so the leader may fill them again
 }
 
 void EagleDrafter::run_attention(int worker) {
@@ -263,7 +242,7 @@ void EagleDrafter::run_attention(int worker) {
     pack(w, given_->as<float>(), kEagleStreams * hidden_, rows());
     const int64_t first = share_begin(hidden_, worker, workers());
     multiply(w, worker, fc_, x + first, hidden_);
-    meet(worker);  // the rows are there
+    steps_.meet(worker);  // the rows are there
   }
   for (int64_t t = 0; t < rows(); ++t) {  // every worker itself, like all that is no product
     float* input = w.input->as<float>() + t * 2 * hidden_;
@@ -278,11 +257,11 @@ void EagleDrafter::run_attention(int worker) {
   multiply(w, worker, q_, query_->as<float>() + share_begin(wide, worker, workers()), wide);
   multiply(w, worker, k_, key_->as<float>() + row, narrow);
   multiply(w, worker, v_, value_->as<float>() + row, narrow);
-  meet(worker);  // queries, keys and values are there
+  steps_.meet(worker);  // queries, keys and values are there
   store_keys(worker);
-  meet(worker);  // and where attention reads them
+  steps_.meet(worker);  // and where attention reads them
   attend(worker);
-  meet(worker);  // what heads give is there
+  steps_.meet(worker);  // what heads give is there
   pack(w, attended_->as<float>(), wide, rows());
   add_product(w, worker, o_);
 }
@@ -302,13 +281,13 @@ void EagleDrafter::run_mlp(int worker) {
     kernels_.silu_times(gate + t * inners, up + t * inners, inners,
                         product_->as<float>() + t * inner_ + first);
   }
-  meet(worker);  // the product is there, and nobody reads the stream
+  steps_.meet(worker);  // the product is there, and nobody reads the stream
   pack(w, product_->as<float>(), inner_, rows());
   add_product(w, worker, down_);
 }
 
 void EagleDrafter::run_head(int worker) {
-  if (wanted_.empty()) return meet(worker);  // nobody looks at this step any more
+  if (wanted_.empty()) return steps_.meet(worker);  // nobody looks at this step any more
   Worker& w = workers_[worker];
   float* normed = w.input->as<float>();
   const int64_t count = static_cast<int64_t>(wanted_.size());
@@ -324,7 +303,7 @@ void EagleDrafter::run_head(int worker) {
     kernels_.multiply(head_.matrix, begin, end, Activation::kI8, w.packed->as<char>(), count,
                       logits_->as<float>() + begin, drafted);
   }
-  meet(worker);  // the logits are there
+  steps_.meet(worker);  // the logits are there
 }
 
 // Turns the keys of this worker's rows, and puts them and the values where attention reads them.
@@ -414,7 +393,7 @@ void EagleDrafter::add_product(Worker& w, int worker, const Int8Matrix& codes) {
     float* x = x_->as<float>() + t * hidden_ + first;
     kernels_.add(x, gain + t * count, count, x);
   }
-  meet(worker);  // the stream is there
+  steps_.meet(worker);  // the stream is there
 }
 
 }  // namespace monolane

@@ -21,11 +21,11 @@
 #include <vector>
 
 #include "draft/draft_choice.h"
+#include "draft/draft_steps.h"
 #include "draft/int8_matrix.h"
 #include "draft/joint_drafter.h"
 #include "draft/kept_states.h"
 #include "draft/pass_cost.h"
-#include "memory/progress.h"
 
 namespace monolane {
 
@@ -69,7 +69,7 @@ class EagleDrafter final : public JointDrafter {
   void draft(std::vector<DraftAsk>& asks, const GoOn& go_on, const std::function<void()>& lend,
              const std::atomic<bool>& stop) override;
   void take_part(int worker) override;
-  double cost(int sequences) const override { return cost_.of(sequences); }
+  double cost(int sequences) const override { return steps_.cost(sequences); }
   double reading_cost(const DraftAsk& ask) const override;
 
  private:
@@ -99,14 +99,12 @@ class EagleDrafter final : public JointDrafter {
     std::unique_ptr<Arena> query, partial;      // [H / K, h], [H / K, h + 2]
     std::unique_ptr<Arena> scores;              // as `attend` asks for
     std::vector<float> cosine = {}, sine = {};  // [h / 2]
-    uint32_t met = 0;
   };
 
   std::optional<size_t> find_reading(const DraftAsk& ask, size_t& held) const;
   void prepare(const DraftAsk& ask);
   void lay_out();
   void go_on_from_step();
-  void meet(int worker);
   void run_attention(int worker);
   void run_mlp(int worker);
   void run_head(int worker);
@@ -138,16 +136,12 @@ class EagleDrafter final : public JointDrafter {
   std::unique_ptr<Arena> logits_;                          // [slots, R]
   std::unique_ptr<Arena> own_;                             // [slots, D]
   std::vector<Worker> workers_;
-  std::vector<Progress> met_;                      // [workers] how often each has come to a meeting
   std::vector<Row> rows_;                          // of a step; empty: the drafts are there
   std::vector<int64_t> wanted_;                    // rows whose logits are wanted
   bool streams_given_ = false;                     // rows of this step begin with what is given
   std::vector<Running> running_;                   // by the order of asks
   std::vector<std::pair<size_t, size_t>> unread_;  // of those: next token to read, and the end
-  size_t steps_ = 0;                               // of a draft, the one that reads included
-  const GoOn* go_on_ = nullptr;
-  const std::atomic<bool>* stop_ = nullptr;
-  PassCost cost_;
+  DraftSteps steps_;
   PassCost read_cost_{1};  // of a token among many
 };
 

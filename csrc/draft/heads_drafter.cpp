@@ -1,8 +1,6 @@
 #include "draft/heads_drafter.h"
 
 #include <cstring>
-#include <stdexcept>
-#include <string>
 
 #include "memory/token_ring.h"
 
@@ -21,21 +19,14 @@ HeadsDrafter::HeadsDrafter(const Kernels& kernels, const Matrix& embedding,
       inner_(weights.inner),
       drafted_(weights.drafted),
       norm_eps_(weights.norm_eps),
-      choice_({weights.tokens, weights.tokens + weights.drafted}),
+      choice_({weights.tokens, weights.tokens + weights.drafted}, weights.vocab),
       ones_(weights.hidden, 1.0f),
       gate_(weights.gate, Format::kF32, weights.inner, 2 * weights.hidden),
       up_(weights.up, Format::kF32, weights.inner, 2 * weights.hidden),
       down_(weights.down, Format::kF32, weights.hidden, weights.inner),
       head_(weights.head, Format::kF32, weights.drafted, weights.hidden),
       workers_(workers),
-      met_(workers),
-      cost_(slots) {
-  for (const int32_t token : choice_.tokens()) {
-    if (token >= 0 && token < weights.vocab) continue;
-    throw std::invalid_argument("heads: expected tokens from 0 to " +
-                                std::to_string(weights.vocab - 1) + ", got " +
-                                std::to_string(token));
-  }
+      steps_(workers, slots) {
   const int64_t rows = slots;
   state_ = std::make_unique<Arena>(floats(rows * hidden_));
   product_ = std::make_unique<Arena>(floats(rows * inner_));
@@ -59,31 +50,22 @@ void HeadsDrafter::draft(std::vector<DraftAsk>& asks, const GoOn& go_on,
   }
   if (running_.empty()) return;
   const int sequences = static_cast<int>(running_.size());
-  steps_ = 0;
-  go_on_ = &go_on;
-  stop_ = &stop;
+  steps_.begin(go_on, stop);
   const int64_t begun = now_ns();
   lend();
-  cost_.add(sequences, (now_ns() - begun) / steps_);
+  steps_.end(sequences, now_ns() - begun);
 }
 
 // ---- By every worker ----
-
-// Waits for all workers, and sees what they wrote.
-void HeadsDrafter::meet(int worker) {
-  const uint32_t count = ++workers_[worker].met;
-  met_[worker].publish(count);
-  for (Progress& other : met_) other.await(count);
-}
 
 void HeadsDrafter::take_part(int worker) {
   while (!running_.empty()) {
     run_block(worker);
     run_head(worker);
     if (worker == 0) draw_tokens();
-    meet(worker);  // the tokens are drawn, for the next step
+    steps_.meet(worker);  // the tokens are drawn, for the next step
   }
-  meet(worker);  // nobody looks at running_ any more, so the leader may fill it again
+  steps_.meet(worker);  // nobody looks at running_ any more, so the leader may fill it again
 }
 
 void HeadsDrafter::run_block(int worker) {
@@ -107,7 +89,7 @@ void HeadsDrafter::run_block(int worker) {
     kernels_.silu_times(gate + t * inners, up + t * inners, inners,
                         product_->as<float>() + t * inner_ + inner);
   }
-  meet(worker);  // all have read the state, and the product is there
+  steps_.meet(worker);  // all have read the state, and the product is there
   pack(w, product_->as<float>(), inner_);
   const int64_t row = share_begin(hidden_, worker, workers);
   const int64_t rows = share_begin(hidden_, worker + 1, workers) - row;
@@ -117,7 +99,7 @@ void HeadsDrafter::run_block(int worker) {
     float* state = state_->as<float>() + t * hidden_ + row;
     kernels_.add(state, gain + t * rows, rows, state);
   }
-  meet(worker);  // the state is there
+  steps_.meet(worker);  // the state is there
 }
 
 void HeadsDrafter::run_head(int worker) {
@@ -133,7 +115,7 @@ void HeadsDrafter::run_head(int worker) {
     kernels_.multiply(head_.matrix, begin, end, Activation::kI8, w.packed->as<char>(), count,
                       logits_->as<float>() + begin, drafted_);
   }
-  meet(worker);  // the logits are there
+  steps_.meet(worker);  // the logits are there
 }
 
 void HeadsDrafter::pack(Worker& w, const float* x, int64_t columns) const {
@@ -154,7 +136,7 @@ void HeadsDrafter::multiply(Worker& w, int worker, const Int8Matrix& codes, floa
 // ---- By the leader ----
 
 void HeadsDrafter::draw_tokens() {
-  ++steps_;
+  steps_.count();
   size_t kept = 0;
   for (size_t t = 0; t < running_.size(); ++t) {
     Running running = running_[t];
@@ -164,12 +146,7 @@ void HeadsDrafter::draw_tokens() {
     const int32_t row = choice_.draw(logits, ask.advance->draw, position);
     const float stated = chance_of(logits, static_cast<int32_t>(drafted_), row);
     running.last = choice_.token(row);
-    const std::vector<int32_t>& stops = ask.advance->stop_ids;
-    const bool ends = std::find(stops.begin(), stops.end(), running.last) != stops.end();
-    const bool more = (*go_on_)(ask, running.last, stated);
-    if (!more || ends || ++running.drafted == ask.most || stop_->load(std::memory_order_relaxed)) {
-      continue;
-    }
+    if (!steps_.go_on(ask, running.last, stated, running.drafted)) continue;
     if (kept < t) {
       std::memcpy(state_->as<float>() + static_cast<int64_t>(kept) * hidden_,
                   state_->as<float>() + static_cast<int64_t>(t) * hidden_, floats(hidden_));

@@ -21,12 +21,11 @@
 #include <vector>
 
 #include "draft/draft_choice.h"
+#include "draft/draft_steps.h"
 #include "draft/int8_matrix.h"
 #include "draft/joint_drafter.h"
-#include "draft/pass_cost.h"
 #include "kernels/kernels.h"
 #include "memory/arena.h"
-#include "memory/progress.h"
 
 namespace monolane {
 
@@ -52,7 +51,7 @@ class HeadsDrafter final : public JointDrafter {
   void draft(std::vector<DraftAsk>& asks, const GoOn& go_on, const std::function<void()>& lend,
              const std::atomic<bool>& stop) override;
   void take_part(int worker) override;
-  double cost(int sequences) const override { return cost_.of(sequences); }
+  double cost(int sequences) const override { return steps_.cost(sequences); }
 
  private:
   // A sequence that goes on drafting.
@@ -65,10 +64,8 @@ class HeadsDrafter final : public JointDrafter {
     std::unique_ptr<Arena> input;            // [T, 2D]
     std::unique_ptr<Arena> packed;           // [T, packed]
     std::unique_ptr<Arena> product, second;  // [T, rows of its share]
-    uint32_t met = 0;
   };
 
-  void meet(int worker);
   void run_block(int worker);
   void run_head(int worker);
   void multiply(Worker& w, int worker, const Int8Matrix& codes, float* y) const;
@@ -87,12 +84,8 @@ class HeadsDrafter final : public JointDrafter {
   std::unique_ptr<Arena> logits_;   // [T, R]
 
   std::vector<Worker> workers_;
-  std::vector<Progress> met_;     // [workers] how often each has come to a meeting
   std::vector<Running> running_;  // the rows of a step; empty: the drafts are there
-  int steps_ = 0;                 // of a draft
-  const GoOn* go_on_ = nullptr;
-  const std::atomic<bool>* stop_ = nullptr;
-  PassCost cost_;
+  DraftSteps steps_;
 };
 
 }  // namespace monolane

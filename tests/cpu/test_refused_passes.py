@@ -2,7 +2,6 @@
 a count. Each is told by its name, and the rank goes on listening.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,8 @@ from rank_lead import (
 
 from monolane.cpu import CpuExecutor
 from monolane.executor_api import RankAddresses
-from monolane.model import Weights, parse_config, tensor_specs, write_checkpoint
+from monolane.model import Weights
+from tests.random_models import write_random_model
 
 WIDE, VOCAB, CONTEXT, SLOTS = 64, 64, 64, 2  # of passes in this arithmetic, and of `wish_of`
 HIDDEN, LANES = 32, 2
@@ -53,17 +53,7 @@ RAW: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("model")
-    (made / "config.json").write_text(json.dumps(RAW))
-    rng = np.random.default_rng(0)
-    write_checkpoint(
-        made,
-        [
-            (spec.name, rng.normal(scale=0.3, size=spec.shape).astype(np.float32))
-            for spec in tensor_specs(parse_config(RAW))
-        ],
-    )
-    return made
+    return write_random_model(tmp_path_factory.mktemp("model"), RAW)
 
 
 @pytest.fixture(scope="module")

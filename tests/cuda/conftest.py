@@ -44,7 +44,7 @@ def kernel_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 def _prune(folder: Path) -> None:
     """Forget kernels beyond KEPT_BYTES; one that is used by another process is made again there."""
     day = time.time() - 86_400
-    made = [path for path in folder.rglob("*") if path.suffix in (".so", ".o")]
+    made = [path for path in folder.rglob("*") if path.suffix in (".so", ".o", ".gch")]
     found = sorted(made, key=lambda path: path.stat().st_mtime, reverse=True)
     total = 0
     for path in found:

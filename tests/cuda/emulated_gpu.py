@@ -6,8 +6,6 @@ the host may talk to a kernel while it runs.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,14 +24,7 @@ Bytes = npt.NDArray[np.uint8]
 
 def build_kernel(folder: Path, source: str, headers: Mapping[str, str]) -> emulation.Emulated:
     """Compile a file of the kernels folder for the host, unless `folder` has it already."""
-    text = repr((source, sorted(headers.items()))).encode()
-    place = folder / hashlib.sha256(text).hexdigest()[:16]
-    place.mkdir(parents=True, exist_ok=True)
-    for name, content in headers.items():
-        if not (place / name).exists():  # another process may be reading it
-            part = place / f"{name}.{os.getpid()}"
-            part.write_text(content)
-            part.rename(place / name)
+    place = emulation.write_headers(folder, headers)
     return emulation.build(emulation.KERNELS / source, folder, includes=[place], optimise="-O1")
 
 

@@ -9,10 +9,7 @@ looked at and spoilt between launches. The executor's own tests run on EmulatedG
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
@@ -423,25 +420,14 @@ def compile_kernel(
     layout: Layout, folder: Path, kernels: Path, sm: int, optimise: str
 ) -> emulation.Emulated:
     """Compile a specialisation for the host; once, whoever of a session's processes asks first."""
-    text = specialisation(layout)
-    home = folder / f"{hash_of(text)}"
-    home.mkdir(parents=True, exist_ok=True)
-    with _locked(home / "lock"):
-        header = home / "specialisation.h"
-        if not header.exists():
-            header.write_text(text)
-        return emulation.build(
-            kernels / "monokernel.cu",
-            folder,
-            includes=[home, kernels],
-            defines={} if sm >= 90 else {"MONOLANE_EMULATED_SM": sm},
-            optimise=optimise,
-        )
-
-
-def hash_of(text: str) -> str:
-    """A folder's name for a text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    home = emulation.write_headers(folder, {"specialisation.h": specialisation(layout)})
+    return emulation.build(
+        kernels / "monokernel.cu",
+        folder,
+        includes=[home, kernels],
+        defines={} if sm >= 90 else {"MONOLANE_EMULATED_SM": sm},
+        optimise=optimise,
+    )
 
 
 def _lay_out(
@@ -523,10 +509,3 @@ def _side_by_side(arrays: dict[str, Array]) -> tuple[dict[str, Array], tuple[int
         at += size
     begin = all_bytes.ctypes.data
     return found, (begin, begin + at)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -442,3 +444,23 @@ def test_under_the_sanitizers(kernel_folder: Path) -> None:
     assert short.returncode != 0
     assert "heap-buffer-overflow" in short.stderr
     assert "store_late" in short.stderr or "write_now" in short.stderr
+
+
+def test_what_several_want_at_once_is_compiled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def compile_slowly(_: object, __: object, ___: object, to: Path, *____: Path) -> None:
+        made.append(to.suffix)
+        time.sleep(0.05)
+        to.touch()
+
+    monkeypatch.setattr(emulation, "_run_compiler", compile_slowly)
+    with ThreadPoolExecutor(4) as pool:
+        wanted = [
+            pool.submit(emulation.compile_library, KERNELS / "protocols.cu", tmp_path)
+            for _ in range(4)
+        ]
+        assert len({each.result() for each in wanted}) == 1
+    assert sorted(made) == [".gch", ".o", ".so"]

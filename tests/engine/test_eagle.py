@@ -16,8 +16,9 @@ import pytest
 from monolane import Engine, SamplingParams
 from monolane.engine import ModelFiles
 from monolane.errors import CheckpointError, ConfigError, RequestError
-from monolane.model import Eagle, Role, Weights, parse_config, tensor_specs, write_checkpoint
+from monolane.model import Eagle, Role, Weights
 from monolane.reference import ReferenceEagle, ReferenceModel, gumbel_noise
+from tests.random_models import write_random_model
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -52,15 +53,7 @@ HOT, SEED = 2.0, 5
 
 
 def write_model(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(MODEL))
-    rng = np.random.default_rng(0)
-    tensors = [
-        (x.name, rng.normal(scale=0.2, size=x.shape).astype(np.float32))
-        for x in tensor_specs(parse_config(MODEL))
-    ]
-    write_checkpoint(folder, tensors)
-    return folder
+    return write_random_model(folder, MODEL, scale=0.2)
 
 
 def drafter_tensors() -> dict[str, Any]:

@@ -5,7 +5,6 @@ With keys and values in codes, too: a backend's name has their dtype behind it. 
 its number. Streams are read by one thread in a drawn order, so that a case that fails fails again.
 """
 
-import json
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import pytest
 from monolane import Engine, SamplingParams
 from monolane.engine import Generation, Stream
 from monolane.executor_api import Guide, TokenLogprob
-from monolane.model import parse_config, tensor_specs, write_checkpoint
+from tests.random_models import write_random_model
 
 VOCAB = 64
 CONFIG: dict[str, Any] = {
@@ -170,13 +169,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, backend: str) -> Path:
     config = CODED if backend.endswith(("int8", "int4")) else CONFIG
-    made = tmp_path_factory.mktemp("windowed")
-    (made / "config.json").write_text(json.dumps(config))
-    rng = np.random.default_rng(0)
-    specs = tensor_specs(parse_config(config))
-    tensors = [(x.name, rng.normal(scale=0.3, size=x.shape).astype(np.float32)) for x in specs]
-    write_checkpoint(made, tensors)
-    return made
+    return write_random_model(tmp_path_factory.mktemp("windowed"), config)
 
 
 @pytest.fixture(scope="module")

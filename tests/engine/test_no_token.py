@@ -1,6 +1,5 @@
 """Logits without a finite peak end a request with an error: they are no answer."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ from monolane import Engine, SamplingParams
 from monolane.engine._prompt_logprobs import score
 from monolane.errors import BackendError
 from monolane.executor_api import NO_TOKEN, Draw, Guide
-from monolane.model import parse_config, tensor_specs, write_checkpoint
 from monolane.reference import choose
+from tests.random_models import write_random_model
 
 RAW = {
     "model_type": "llama",
@@ -58,16 +57,7 @@ def one_embedding(value: float) -> Change:
 
 
 def write_folder(folder: Path, change: Change = lambda name, x: x) -> Path:
-    (folder / "config.json").write_text(json.dumps(RAW))
-    rng = np.random.default_rng(0)
-    write_checkpoint(
-        folder,
-        [
-            (s.name, change(s.name, rng.normal(scale=0.3, size=s.shape).astype(np.float32)))
-            for s in tensor_specs(parse_config(RAW))
-        ],
-    )
-    return folder
+    return write_random_model(folder, RAW, change=change)
 
 
 def refused() -> Any:

@@ -1,6 +1,5 @@
 """Kept prefixes change no bit of an answer, and save the reading of what is known."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from monolane import Engine, SamplingParams
 from monolane.engine import Stream, _prefixes
 from monolane.engine._prefixes import prefix_budget
 from monolane.errors import BackendError, RequestError
-from monolane.model import parse_config, tensor_specs, write_checkpoint
+from tests.random_models import write_random_model
 
 WINDOW = 16
 # Rings hold 256 positions, a window and a pass in whole chunks, and the context is longer.
@@ -51,15 +50,6 @@ STATES: dict[str, Any] = {
 }
 
 
-def write(folder: Path, config: dict[str, Any]) -> Path:
-    (folder / "config.json").write_text(json.dumps(config))
-    rng = np.random.default_rng(0)
-    specs = tensor_specs(parse_config(config))
-    tensors = [(x.name, rng.normal(scale=0.3, size=x.shape).astype(np.float32)) for x in specs]
-    write_checkpoint(folder, tensors)
-    return folder
-
-
 CONFIGS = {
     "windowed": CONFIG | {"swa_layers": [0, 1]},
     "whole": CONFIG | {"swa_layers": []},
@@ -70,7 +60,7 @@ CONFIGS = {
 @pytest.fixture(scope="module", params=CONFIGS)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose windowed layers drop positions, one without any, and one with states."""
-    return write(tmp_path_factory.mktemp(request.param), CONFIGS[request.param])
+    return write_random_model(tmp_path_factory.mktemp(request.param), CONFIGS[request.param])
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ reads, with calls and results, thoughts that the template drops, edits, branches
 beside what lies behind the last end of a message before the first token that is new.
 """
 
-import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
-from monolane.model import parse_config, tensor_specs, write_checkpoint
+from tests.random_models import write_random_model
 
 VOCAB = 64
 BEGIN, END, LINE, ROLES = 1, 2, 3, {"system": 4, "user": 5, "assistant": 6, "tool": 7}
@@ -84,12 +83,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def write(folder: Path, kind: str, **fields: Any) -> Path:
     """Write a small random model of a family into a folder."""
     config = SIZES | {"model_type": kind} | CONFIGS[kind] | fields
-    (folder / "config.json").write_text(json.dumps(config))
-    rng = np.random.default_rng(0)
-    specs = tensor_specs(parse_config(config))
-    tensors = [(x.name, rng.normal(scale=0.3, size=x.shape).astype(np.float32)) for x in specs]
-    write_checkpoint(folder, tensors)
-    return folder
+    return write_random_model(folder, config)
 
 
 @pytest.fixture(params=CONFIGS)

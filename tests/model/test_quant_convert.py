@@ -24,10 +24,10 @@ from monolane.model import (
     quantize_matrix,
     read_config,
     render_config,
-    tensor_specs,
     write_checkpoint,
     write_safetensors,
 )
+from tests.random_models import write_random_model
 
 CONFIG: dict[str, Any] = {
     "model_type": "laneformer",
@@ -56,15 +56,7 @@ WQ = "model.layers.0.attention.wq"
 
 def write_float(folder: Path, **changes: Any) -> Path:
     """A float model folder with a tokenizer's, a card's and a licence's files in it."""
-    folder.mkdir(parents=True)
-    raw = CONFIG | changes
-    (folder / "config.json").write_text(json.dumps(raw))
-    rng = np.random.default_rng(0)
-    tensors = [
-        (spec.name, rng.normal(scale=0.3, size=spec.shape).astype(ml_dtypes.bfloat16))
-        for spec in tensor_specs(parse_config(raw))
-    ]
-    write_checkpoint(folder, tensors)
+    write_random_model(folder, CONFIG | changes, dtype=ml_dtypes.bfloat16)
     (folder / "THIRD_PARTY_LICENSES").mkdir()
     for name in COPIED:
         (folder / name).write_text(name)

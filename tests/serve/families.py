@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tokenizers
 
 from monolane.engine import Guide
-from monolane.model import parse_config, tensor_specs, write_checkpoint
 from monolane.text._deepseek_v4 import TEMPLATE as DEEPSEEK_V4
+from tests.random_models import write_random_model
 
 TEMPLATES = Path(__file__).parents[1] / "text" / "templates"
 CHATML = ("<|im_start|>", "<|im_end|>")
@@ -130,13 +129,7 @@ def _write_weights(folder: Path, fields: dict[str, Any]) -> None:
         "torch_dtype": "float32",
         **fields,
     }
-    (folder / "config.json").write_text(json.dumps(config))
-    rng = np.random.default_rng(0)
-    tensors = [
-        (spec.name, rng.normal(scale=0.3, size=spec.shape).astype(np.float32))
-        for spec in tensor_specs(parse_config(config))
-    ]
-    write_checkpoint(folder, tensors)
+    write_random_model(folder, config)
 
 
 class Says:

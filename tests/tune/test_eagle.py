@@ -1,6 +1,5 @@
 """Training EAGLE-3 drafters: they learn, a stopped run ends in the same bits, and they draft."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +14,11 @@ pytest.importorskip("transformers", reason="needs the extra 'sft'")
 from monolane import Engine, SamplingParams
 from monolane.engine import ModelFiles
 from monolane.errors import ConfigError
-from monolane.model import Eagle, Role, Rotary, parse_config, tensor_specs, write_checkpoint
+from monolane.model import Eagle, Role, Rotary
 from monolane.reference import ReferenceEagle, ReferenceModel
 from monolane.sources import find_model
 from monolane.tune import EagleRecipe, read_windows, train_eagle
+from tests.random_models import write_random_model
 
 # A text that says the same again and again: what follows is soon learnt.
 LINE = "def read(self, path):\n    with open(path) as file:\n        return file.read()\n\n"
@@ -54,15 +54,12 @@ def _random_model(folder: Path, config: dict[str, Any]) -> Path:
     folder.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(find_model("demo") / name, folder)
-    (folder / "config.json").write_text(json.dumps(config))
-    rng = np.random.default_rng(0)
-    tensors = {
-        x.name: rng.normal(scale=0.2, size=x.shape).astype(np.float32)
-        for x in tensor_specs(parse_config(config))
-    }
-    tensors["lm_head.weight"] *= 40
-    write_checkpoint(folder, list(tensors.items()))
-    return folder
+
+    def change(name: str, x: np.ndarray) -> np.ndarray:
+        sure = name == "lm_head.weight"  # so that the model is sure of what it says
+        return x * np.float32(40) if sure else x
+
+    return write_random_model(folder, config, scale=0.2, change=change)
 
 
 @pytest.fixture(scope="module")

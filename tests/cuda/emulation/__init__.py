@@ -11,13 +11,13 @@ same time. What emulation proves, and what not, stands at the top of emulator.h.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
-import os
 import shutil
 import subprocess
 import tempfile
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 KERNELS = ROOT / "src" / "monolane" / "cuda" / "kernels"
 PROBES = ROOT / "bench" / "gpu" / "probes" / "kernels"  # ring.cuh
+PRIMITIVES = "primitives.cuh"
 CONTEXT = HERE / "context.cpp"
 CORE = tuple(HERE / f"{name}.cpp" for name in ("fiber", "schedule", "memory", "numbers", "launch"))
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas")
@@ -44,6 +45,19 @@ MOODS = ("brisk", "naps", "long naps", "slow memory", "slow block", "fast memory
 def find_compiler() -> str | None:
     """The host's C++ compiler."""
     return shutil.which("g++") or shutil.which("clang++")
+
+
+def write_headers(folder: Path, headers: Mapping[str, str]) -> Path:
+    """A folder in `folder` that holds these texts, written by whoever asks first."""
+    text = repr(sorted(headers.items())).encode()
+    place = folder / hashlib.sha256(text).hexdigest()[:16]
+    with locked(place / "headers"):
+        for name, content in headers.items():
+            if not (place / name).exists():
+                part = place / f"{name}.part"
+                part.write_text(content)
+                part.rename(place / name)
+    return place
 
 
 def build(
@@ -89,31 +103,66 @@ def compile_library(
     options = [optimise, *common, *given.values()]
     digest = _digest(compiler, [*options, *(path.name for path in CORE)], source, folders)
     library = folder / f"{source.stem}-{digest}.so"
-    if library.exists():
-        library.touch()  # as recently used: kernels may be kept from run to run
-        return library
-    options += ["-shared", *(f"-I{f}" for f in folders)]
-    _run_compiler(compiler, options, [source], library, _compile_core(compiler, core, folder))
+    with locked(library):
+        if library.exists():
+            library.touch()  # as recently used: kernels may be kept from run to run
+            return library
+        begin: list[str] = []
+        if not given and not sanitize and _has_shipped_primitives(folders):
+            begin = ["-include", str(_compile_primitives(compiler, options, folder))]
+        options += ["-shared", *begin, *(f"-I{f}" for f in folders)]
+        _run_compiler(compiler, options, [source], library, _compile_core(compiler, core, folder))
     return library
 
 
 def _compile_core(compiler: str, options: Sequence[str], folder: Path) -> Path:
     """The emulator itself, an object that all kernels of a folder are linked with.
 
-    It is half of what a kernel would take to compile, and where a launch's time goes: hence -O2.
+    It takes twice as long as a kernel, and it is where a launch's time goes: hence -O2.
     """
     options = ["-O2", *options]
     core = folder / f"emulator-{_digest(compiler, options, CORE[0], [HERE])}.o"
-    if not core.exists():
-        _run_compiler(compiler, [*options, "-r", f"-I{HERE}"], CORE, core)
+    with locked(core):
+        if not core.exists():
+            _run_compiler(compiler, [*options, "-r", f"-I{HERE}"], CORE, core)
     return core
+
+
+def _compile_primitives(compiler: str, options: Sequence[str], folder: Path) -> Path:
+    """The header that kernels begin with, precompiled: it is a third of their compilation.
+
+    `#pragma once` takes it for the one that they include only if both were written at one time.
+    """
+    source = KERNELS / PRIMITIVES
+    options = [option if option != "c++" else "c++-header" for option in options]
+    told = [*options, str(source.stat().st_mtime_ns)]
+    header = folder / f"primitives-{_digest(compiler, told, source, [HERE])}" / PRIMITIVES
+    with locked(header):
+        if not (compiled := header.with_name(f"{PRIMITIVES}.gch")).exists():
+            shutil.copy2(source, header)
+            # Not its warnings: of `#pragma once` in what is not included.
+            _run_compiler(compiler, [*options, "-w", f"-I{HERE}"], [header], compiled)
+    return header
+
+
+def _has_shipped_primitives(folders: Sequence[Path]) -> bool:
+    first = next(path for folder in folders if (path := folder / PRIMITIVES).exists())
+    return first.read_bytes() == (KERNELS / PRIMITIVES).read_bytes()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Alone with what is made at `path`, among threads and processes: they ask for it at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _run_compiler(
     compiler: str, options: Sequence[str], sources: Sequence[Path], to: Path, *objects: Path
 ) -> None:
-    to.parent.mkdir(parents=True, exist_ok=True)
-    part = to.with_suffix(f".{os.getpid()}-{threading.get_ident()}")  # another may build the same
+    part = to.with_suffix(".part")
     command = [compiler, *options, "-o", str(part), *map(str, sources)]
     command += ["-x", "none", *map(str, objects)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
