@@ -135,9 +135,10 @@ def close(found: np.ndarray[Any, Any], it: Theirs) -> bool:
 
 
 @pytest.mark.parametrize(("case", "backend"), PLACES)
-def test_logits_are_those_of_the_folder_and_of_transformers(
+def test_logits(
     case: str, backend: str, theirs: Callable[[str], Theirs], write_gguf: Write, tmp_path: Path
 ) -> None:
+    """Those of the folder to the bit, and within rounding those of Transformers."""
     it = theirs(case)
     path = write_gguf(tmp_path / "x.gguf", it.said, it.stored)
     prompt = torch.tensor(it.ids[:PROMPT])[None]
@@ -153,9 +154,10 @@ def test_logits_are_those_of_the_folder_and_of_transformers(
 
 
 @pytest.mark.parametrize("case", ALONE)
-def test_what_reference_alone_computes_is_refused_by_its_name(
+def test_refused(
     case: str, theirs: Callable[[str], Theirs], write_gguf: Write, tmp_path: Path
 ) -> None:
+    """What reference alone computes names its field."""
     path = write_gguf(tmp_path / "x.gguf", theirs(case).said, theirs(case).stored)
     with pytest.raises(BackendError, match=f"^{ALONE[case]}: the cpu backend does not compute it"):
         Engine.load(path, "cpu", "float32")
