@@ -41,7 +41,7 @@ _DEFAULTS: dict[str, Any] = {
     "first_k_dense_replace": 0,
 }
 _QUERY_RANK = 1024  # null: queries have no latent
-_YARN = {
+_YARN: dict[str, Any] = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
     "factor": 128.0,
