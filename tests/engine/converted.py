@@ -5,6 +5,7 @@ from typing import Any
 import gguf
 import numpy as np
 
+from .converted_deepseek import LATENTS, latent_metadata, split_ups
 from .converted_gemma import gemma3n_metadata, gemma4_metadata
 from .converted_mamba import falcon_scaled, granite_tensors, mamba_metadata, mamba_tensor
 
@@ -44,7 +45,7 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         "rope.freq_base": full.get("rope_theta"),
     }
     if hasattr(config, "num_experts_per_tok"):
-        routed = architecture in ("deepseek2", "glm4moe") or architecture.startswith("nemotron")
+        routed = architecture in (*LATENTS, "glm4moe") or architecture.startswith("nemotron")
         local = "num_local_experts" if architecture == "llama4" else "num_experts"
         said["expert_count"] = config.n_routed_experts if routed else getattr(config, local, None)
         said["expert_used_count"] = config.num_experts_per_tok
@@ -146,8 +147,8 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
     if architecture == "gpt-oss":
         said["expert_feed_forward_length"] = config.intermediate_size
         said["attention.sliding_window"] = config.sliding_window
-    if architecture == "deepseek2":
-        said |= latent_metadata(config, whole)
+    if architecture in LATENTS:
+        said |= latent_metadata(config, architecture, whole)
     if architecture in HYBRIDS:
         said |= delta_metadata(config, whole)
     if architecture == "kimi-linear":
@@ -172,41 +173,6 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
     found = {f"{architecture}.{key}": x for key, x in said.items() if x is not None}
     ids = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
     return {"general.architecture": architecture, **found, **ids}
-
-
-def latent_metadata(config: Any, whole: bool) -> dict[str, Any]:
-    """What the converter says of latent attention and of DeepSeek's mixtures."""
-    head = config.qk_nope_head_dim + config.qk_rope_head_dim
-    sizes = {"attention.key_length": head, "attention.value_length": config.v_head_dim}
-    sigmoid = config.model_type != "deepseek_v2"
-    kinds = getattr(config, "mlp_layer_types", None)
-    dense = config.first_k_dense_replace if kinds is None else kinds.count("dense")
-    said: dict[str, Any] = {f"{key}_mla": size for key, size in sizes.items()} | {
-        "attention.head_count_kv": 1,
-        "attention.key_length": config.kv_lora_rank + config.qk_rope_head_dim,
-        "attention.value_length": config.kv_lora_rank,
-    }
-    if whole:
-        said = {"attention.head_count_kv": config.num_attention_heads, **sizes}
-    said |= {
-        "attention.kv_lora_rank": config.kv_lora_rank,
-        "rope.dimension_count": config.qk_rope_head_dim,
-        "leading_dense_block_count": dense,
-        "expert_feed_forward_length": config.moe_intermediate_size,
-        "expert_shared_count": config.n_shared_experts,
-        "expert_weights_scale": config.routed_scaling_factor,
-        "expert_gating_func": 2 if sigmoid else 1,
-        "expert_group_count": config.n_group,
-        "expert_group_used_count": config.topk_group,
-    }
-    if sigmoid and config.norm_topk_prob:
-        said["expert_weights_norm"] = True
-    if config.q_lora_rank is not None:
-        said["attention.q_lora_rank"] = config.q_lora_rank
-    if "mscale_all_dim" in config.rope_parameters:
-        sharpened = 0.1 * config.rope_parameters["mscale_all_dim"]
-        said["rope.scaling.yarn_log_multiplier"] = sharpened
-    return said
 
 
 def kimi_metadata(config: Any) -> dict[str, Any]:
@@ -275,7 +241,9 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
     ``whole`` as in ``metadata``.
     """
     config = model.config
-    place = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    # Whose names are GLM-5's; the package's 0.19 has not heard of it.
+    listed = "glm-dsa" if architecture == "deepseek32" else architecture
+    place = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == listed)
     names = gguf.get_tensor_name_map(place, config.num_hidden_layers)
     found: dict[str, np.ndarray] = {}
     stacks: dict[str, list[np.ndarray]] = {}
@@ -353,7 +321,7 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
             array = array.squeeze(1)
         parts = (".mlp.gate.weight", ".mlp.experts.", ".feed_forward.experts.", "forward.gate.")
         if any(part in name for part in parts):
-            found |= expert_tensors(name, array)
+            found |= expert_tensors(name, array, fused=architecture == "mistral4")
             continue
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
@@ -370,24 +338,20 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
     return found
 
 
-def expert_tensors(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
-    """A layer's router, or one matrix of all its experts; Transformers joins gate and up."""
+def expert_tensors(name: str, array: np.ndarray, fused: bool) -> dict[str, np.ndarray]:
+    """A layer's router, or one matrix of all its experts; Transformers joins gate and up.
+
+    ``fused``: the model's own files do, too, and the converter leaves it so.
+    """
     block = f"blk.{name.split('.')[2]}"
     if name.endswith("gate.weight"):
         return {f"{block}.ffn_gate_inp.weight": array}
     if name.endswith("down_proj"):
         return {f"{block}.ffn_down_exps.weight": array}
+    if fused:
+        return {f"{block}.ffn_gate_up_exps.weight": array}
     both = zip(("gate", "up"), np.split(array, 2, axis=1), strict=True)
     return {f"{block}.ffn_{part}_exps.weight": np.ascontiguousarray(x) for part, x in both}
-
-
-def split_ups(name: str, array: np.ndarray, config: Any) -> dict[str, np.ndarray]:
-    """What makes keys and values of a latent, of each head: that of keys is turned."""
-    block, plain = f"blk.{name.split('.')[2]}", config.qk_nope_head_dim
-    heads = array.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
-    keys = np.ascontiguousarray(heads[:, :plain].swapaxes(1, 2))
-    values = np.ascontiguousarray(heads[:, plain:])
-    return {f"{block}.attn_k_b.weight": keys, f"{block}.attn_v_b.weight": values}
 
 
 def delta_inputs(name: str, array: np.ndarray, config: Any, whole: bool) -> dict[str, np.ndarray]:

@@ -107,6 +107,15 @@ def test_tokens_one_by_one_taken_back_and_restored() -> None:
         assert np.abs(rest - whole[29:]).max() < bound
 
 
+def test_fewer_tokens_than_an_entry_is_made_of() -> None:
+    """Of DeepSeek-V4's own entries some are of 128 tokens, and most chats begin with fewer."""
+    model = ReferenceModel(weights_of(config_of()))
+    whole = model.forward(IDS[:9], model.new_cache())
+    cache = model.new_cache()
+    found = np.concatenate([model.forward(IDS[:2], cache), model.forward(IDS[2:9], cache)])
+    assert np.abs(found - whole).max() < 1e-5 * np.abs(whole).max()  # as above
+
+
 @pytest.mark.parametrize("compressor", [HEAVY, CHOSEN])
 def test_an_entry_is_seen_from_its_last_token_on(compressor: Compressor) -> None:
     """What a token says goes on through entries, behind the window and in whole entries alone."""

@@ -120,8 +120,9 @@ class GgufModel(Mapping[str, "Array | Blocks"]):
         sizes: dict[str, int] = {}
         for part in self.parts:
             for tensor in part.tensors.values():
-                if tensor.type.dtype is not None and len(tensor.shape) > 1:
-                    name = tensor.type.dtype.name
+                dtype = tensor.type.dtype
+                if dtype is not None and dtype.kind != "i" and len(tensor.shape) > 1:
+                    name = dtype.name
                     sizes[name] = sizes.get(name, 0) + tensor.end - tensor.begin
         return max(sizes, key=sizes.__getitem__, default=_DEFAULT_DTYPE)
 

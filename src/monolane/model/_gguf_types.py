@@ -53,10 +53,11 @@ GGML_TYPES = {
     35: GgmlType("TQ2_0", 256, 66),
     39: GgmlType("MXFP4", 32, 17),
     40: GgmlType("NVFP4", 64, 36),
+    26: GgmlType("I32", 1, 4, np.dtype("<i4")),  # of tables, and no weights
 }
 # Refused by name: what llama.cpp computes with but writes into no file of a model, and 1 bit.
 UNREAD_TYPES = {
-    9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 41: "Q1_0",
+    9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 27: "I64", 28: "F64", 41: "Q1_0",
 }  # fmt: skip
 # Of ik_llama.cpp alone, whose numbers llama.cpp leaves free (its gguf-py/gguf/constants.py). Those
 # with R and a number at the end have rows interleaved.

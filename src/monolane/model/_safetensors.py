@@ -44,6 +44,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "U64": np.dtype(np.uint64),
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+FLOATS = ("BF16", "F16", "F32")  # of weights that are not quantised
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 MAX_RANK = 8

@@ -22,7 +22,7 @@ from monolane.model._rounding import rounded
 from monolane.model._safetensors import Array, PendingTensor
 from monolane.model._tensors import TensorSpec
 from monolane.model._weights import Weights
-from monolane.model.families import as_published, render_config, tensor_specs
+from monolane.model.families import as_published, published_specs, render_config
 from monolane.ops import EXPERT_ROLES, JOINED, PARTED, Kind, Role
 
 _WHOLE = {part: whole for whole, parts in PARTED.items() for part in parts}
@@ -46,7 +46,7 @@ def write_unpacked(model: GgufModel, folder: Path, dtype: WeightDtype | None = N
     (folder / "config.json").write_text(
         json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8"
     )
-    specs = tensor_specs(published)
+    specs = published_specs(published)
     write_checkpoint(folder, [_pending(weights, published, spec, dtype) for spec in specs])
     return published
 
@@ -58,6 +58,8 @@ def _pending(
     wholes = [_WHOLE.get(role, role) for role in JOINED.get(spec.role, roles)]
     found = [_find(weights, spec, role) for role in wholes]
     stored = np.result_type(*(_dtype(each[0]) for each in found))
+    if stored.kind == "i":  # a table of whole numbers
+        dtype = None
     target = stored if dtype is None else np.dtype(dtype)
 
     def values() -> Array:

@@ -5,7 +5,6 @@ But for matrices that another tool quantised, and for rows that files have in an
 """
 
 import logging
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,10 +15,12 @@ from monolane._naming import naming
 from monolane.errors import CheckpointError, ConfigError
 from monolane.model._checkpoint import Checkpoint
 from monolane.model._config import ModelConfig
+from monolane.model._expert_table import check_table
 from monolane.model._formats import STORED, find_format
 from monolane.model._fused_tensors import join_parts, part_rows
 from monolane.model._gguf_factors import find_factors, read_factors
 from monolane.model._gguf_model import GgufModel, is_gguf
+from monolane.model._gguf_tensors import read_gguf_tensor
 from monolane.model._merged_experts import separate_experts
 from monolane.model._mlx import MlxMatrix
 from monolane.model._mxfp4 import Mxfp4Experts
@@ -27,7 +28,7 @@ from monolane.model._nvfp4 import Nvfp4Matrix
 from monolane.model._quant_foreign_config import Packing
 from monolane.model._quant_foreign_unpack import PackedMatrix
 from monolane.model._quant_matrix import Blocks, Matrix, Quantized
-from monolane.model._safetensors import DTYPE_NAMES, DTYPES, Array
+from monolane.model._safetensors import DTYPE_NAMES, DTYPES, FLOATS, Array
 from monolane.model._tensors import Part, TensorSpec, lane_shape
 from monolane.model.families import (
     find_ahead,
@@ -41,18 +42,10 @@ from monolane.ops import EXPERT_ROLES, JOINED, Kind, Role
 
 log = logging.getLogger("monolane.model")
 
-# What a plain checkpoint may store; a quantised one says so in its config.
-WEIGHT_DTYPES = ("BF16", "F16", "F32")
 CODE_DTYPES = {8: ("I8",), 4: ("U8",)}  # by bits
 SCALE_DTYPES = ("F16",)
 
-
 _SPARE = 4096  # tensors that a config may ask for, however few there are
-_CONVOLUTIONS = (Role.DELTA_CONV, Role.CONV_TAPS, Role.MAMBA_CONV)
-# What may lie in blocks in a GGUF file. DELTA_GATES stays float, so it is widened.
-_IN_BLOCKS = frozenset(role for role in Role if role.kind not in (Kind.NORM, Kind.VECTOR)) - {
-    Role.ROUTER
-}
 # What another tool quantised, by the name of the tensor of floats in whose place it is.
 Packed = Mapping[str, PackedMatrix | MlxMatrix | Nvfp4Matrix | Mxfp4Experts]
 
@@ -157,7 +150,7 @@ class Weights:
             embedding = next(spec for spec in specs if spec.role is Role.EMBEDDING)
             places.append((Role.HEAD, embedding))
         for role, spec in places:
-            found = _read_gguf(model, spec, factors)
+            found = read_gguf_tensor(model, spec, factors)
             if role in EXPERT_ROLES:
                 each = read_factors(model, spec.name, spec.shape[0], factors)
                 for own, expert, matrix in _each_expert(spec, found, each):
@@ -462,12 +455,19 @@ def check_arrays(config: ModelConfig, checkpoint: Checkpoint) -> None:
 
 def _checked(config: ModelConfig, spec: TensorSpec, checkpoint: Checkpoint) -> Array:
     _check(config, spec, checkpoint)
-    return checkpoint[spec.name]
+    array = checkpoint[spec.name]
+    if spec.role is Role.EXPERT_TABLE:
+        check_table(array, config.experts, _where(checkpoint, spec))
+    return array
+
+
+def _where(checkpoint: Checkpoint, spec: TensorSpec) -> str:
+    return f"{checkpoint.file_of(spec.name)}: tensor {spec.name!r}"
 
 
 def _check(config: ModelConfig, spec: TensorSpec, checkpoint: Checkpoint) -> None:
     shape, dtype = checkpoint.shape_of(spec.name), checkpoint.dtype_of(spec.name)
-    at = f"{checkpoint.file_of(spec.name)}: tensor {spec.name!r}"
+    at = _where(checkpoint, spec)
     if shape != spec.shape:
         raise CheckpointError(
             f"{at}: expected shape {list(spec.shape)} from config.json, got {list(shape)}"
@@ -491,65 +491,11 @@ def _check_gguf_names(model: GgufModel, expected: set[str], unread: frozenset[st
         )
 
 
-def _read_gguf(model: GgufModel, spec: TensorSpec, factors: frozenset[str]) -> "Array | Blocks":
-    """Return a tensor, checked, as executors read it but for its shape."""
-    found = _checked_gguf(model, spec)
-    if isinstance(found, Blocks):
-        if spec.role not in EXPERT_ROLES:
-            found = replace(found, factor=read_factors(model, spec.name, 1, factors)[0])
-        return found.widened() if spec.role.kind is Kind.KEPT else found
-    if spec.role not in (Role.DELTA_DECAY, Role.KDA_DECAY, Role.MAMBA_DECAY):
-        return found
-    # The converter writes -exp of it. Its logarithm is rounded once, to float32.
-    rates = -found.astype(np.float64)
-    if wrong := [rate for rate in rates.ravel().tolist() if not 0 < rate < math.inf]:
-        raise CheckpointError(
-            f"{model.file_of(spec.name)}: tensor {spec.name!r}: expected numbers below zero, "
-            f"-exp(A_log) as llama.cpp's converter writes it, got {-wrong[0]:.9g}; take a file of "
-            "that converter, or the model's folder"
-        )
-    return np.log(rates).astype(np.float32)
-
-
-def _checked_gguf(model: GgufModel, spec: TensorSpec) -> "Array | Blocks":
-    found = model[spec.name]
-    at = f"{model.file_of(spec.name)}: tensor {spec.name!r}"
-    # ik_llama.cpp writes the heads' matrices as one, each below the one before.
-    shapes = [spec.shape]
-    if spec.role in (Role.K_UP, Role.V_UP):
-        shapes.append((spec.shape[0] * spec.shape[1], spec.shape[2]))
-    # As a matrix of one row, or without its axis: llama.cpp's converters of several ages.
-    if spec.role in (Role.SHARED_EXPERT_GATE, Role.ROUTER_CORRECTION):
-        shapes.append((1, *spec.shape))
-    if spec.role in (Role.KDA_Q_CONV, Role.KDA_K_CONV, Role.KDA_V_CONV):
-        shapes.append((1, *spec.shape))  # as the converter has it; files of blocks lose the axis
-    if spec.role is Role.KDA_DECAY:
-        shapes.append(spec.shape[-2:])
-    if spec.role in _CONVOLUTIONS:  # without the axis of one in the middle
-        shapes = [(spec.shape[0], spec.shape[2])]
-    if spec.role in (Role.ALTUP_IN, Role.ALTUP_OUT):  # the streams' matrices as experts' are
-        shapes = [(spec.shape[0] // spec.shape[1], spec.shape[1], spec.shape[1])]
-    if spec.role in (Role.MAMBA_DECAY, Role.MAMBA_SKIP):
-        shapes = [(*spec.shape, 1)]
-    # By groups, one below the other.
-    if spec.role is Role.MAMBA_NORM and math.prod(found.shape) == spec.size:
-        shapes = [found.shape]
-    if found.shape not in shapes:
-        raise CheckpointError(
-            f"{at}: expected shape {list(shapes[0])} from the metadata, got {list(found.shape)}"
-        )
-    if isinstance(found, Blocks) and spec.role not in _IN_BLOCKS:
-        raise CheckpointError(
-            f"{at}: expected one of {', '.join(WEIGHT_DTYPES)}, got {found.format.upper()}"
-        )
-    return found
-
-
 def _dtypes(config: ModelConfig, part: Part) -> tuple[str, ...]:
     if part is Part.CODES:
         assert config.quantization is not None
         return CODE_DTYPES[config.quantization.bits]
-    return SCALE_DTYPES if part is Part.SCALES else WEIGHT_DTYPES
+    return SCALE_DTYPES if part is Part.SCALES else FLOATS
 
 
 def _first(names: list[str]) -> str:

@@ -363,6 +363,18 @@ def tensor_specs(config: ModelConfig, most: int | None = None) -> tuple[TensorSp
     return specs if config.quantization is None else quantized_specs(config, specs)
 
 
+def published_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
+    """Return the tensors of a folder of floats as the family publishes them; see ``Family.merged``.
+
+    Transformers reads some families' experts in one tensor alone.
+    """
+    family = find_family(config)
+    if not family.merged:
+        return tensor_specs(config)
+    names = {**tensor_names(config), **merged_names(config)}
+    return list_specs(config, names, family.shared(config), halves=True)
+
+
 def tensor_names(config: ModelConfig) -> Mapping[Role, str]:
     """Return the names of a folder's tensors by their roles; see ``Family.names``."""
     family = find_family(config)

@@ -132,6 +132,11 @@ GGUF_NAMES = {
     Role.K_UP: "blk.{i}.attn_k_b.weight",
     Role.V_UP: "blk.{i}.attn_v_b.weight",
     Role.KV_UP: "blk.{i}.attn_kv_b.weight",
+    Role.INDEX_Q: "blk.{i}.indexer.attn_q_b.weight",
+    Role.INDEX_K: "blk.{i}.indexer.attn_k.weight",
+    Role.INDEX_NORM: "blk.{i}.indexer.k_norm.weight",
+    Role.INDEX_NORM_BIAS: "blk.{i}.indexer.k_norm.bias",
+    Role.INDEX_WEIGHTS: "blk.{i}.indexer.proj.weight",
     Role.DELTA_QKV: "blk.{i}.attn_qkv.weight",
     Role.DELTA_Z: "blk.{i}.attn_gate.weight",
     Role.DELTA_IN: "blk.{i}.ssm_in.weight",
@@ -164,6 +169,12 @@ _STILL = 1e30  # of a pair that does not turn
 LONG_ROPE = {
     "rope_factors_long.weight": "long_factor",
     "rope_factors_short.weight": "short_factor",
+}
+# Sizes of an index that chooses keys: key behind "ARCHITECTURE." -> field of config.json.
+INDEX_KEYS = {
+    "attention.indexer.head_count": "index_n_heads",
+    "attention.indexer.key_length": "index_head_dim",
+    "attention.indexer.top_k": "index_topk",
 }
 # How many of the last blocks predict tokens further ahead; an architecture that may have some has
 # this key in ``optional``. See _ahead.py.

@@ -1,7 +1,7 @@
 """DeepSeek-V3.2: a DeepSeek-V3 with an index that chooses the keys that each layer sees.
 
-See ops/attention/index.py. The index turns halves of its heads, where attention turns neighbours.
-Where a field is not there it means what Transformers takes for it.
+See ops/attention/index.py. The index turns halves of its heads, where attention turns neighbours,
+also in GGUF files. Where a field is not there it means what Transformers takes for it.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +11,7 @@ from typing import Any, Literal
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
 from monolane.model.families._family import layer_count
+from monolane.model.families._gguf import INDEX_KEYS, GgufSpelling
 from monolane.model.families._sparse import DENSE, SPARSE
 from monolane.model.families.deepseek import DEEPSEEK_V3, render_as
 from monolane.ops import Index, Role
@@ -91,6 +92,25 @@ def render_indexed(kind: str, model_type: str) -> Callable[[ModelConfig], dict[s
     return render
 
 
+_LATENT_GGUF = DEEPSEEK_V3.gguf
+assert _LATENT_GGUF is not None
+
+
+def read_gguf_indexed(fields: Fields) -> dict[str, Any]:
+    """Return what a GGUF file of such a model leaves to its readers: as of DeepSeek-V3."""
+    assert _LATENT_GGUF is not None
+    fields.fixed("expert_gating_func", 2, "experts of this family are chosen by sigmoids")
+    return dict(_LATENT_GGUF.given(fields))
+
+
+GGUF_INDEXED: GgufSpelling = replace(
+    _LATENT_GGUF,
+    architecture="deepseek32",
+    keys={**_LATENT_GGUF.keys, **INDEX_KEYS},
+    given=read_gguf_indexed,
+    gating=(),
+)
+
 DEEPSEEK_V32 = replace(
     DEEPSEEK_V3,
     name="deepseek_v32",
@@ -104,6 +124,6 @@ DEEPSEEK_V32 = replace(
     names=lambda config: {**DEEPSEEK_V3.names(config), **_NAMES},
     render=render_indexed("DeepseekV32", "deepseek_v32"),
     view=indexed(_DEFAULTS),
-    gguf=None,
+    gguf=GGUF_INDEXED,
     ahead=None,
 )

@@ -6,10 +6,14 @@ with ``compress_rates``, or in ``compress_ratios``: 0, 4 and 128 tokens. Streams
 (model/_hyper.py). All layers are mixtures; in the first ones a table tells a token's experts.
 Tensors have the names of the published files. Those of "mtp." predict tokens further ahead, and are
 not read. Where a field is not there it means what Transformers takes for it.
+
+GGUF files say ``compress_ratios``, and how many of the first layers have a table.
 """
 
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from monolane.errors import ConfigError
 from monolane.model._config import ModelConfig
@@ -19,7 +23,9 @@ from monolane.model._layer_config import LayerConfig
 from monolane.model._reduce import NOW
 from monolane.model._rotary import Rotary
 from monolane.model.families._family import layer_count, render_common
+from monolane.model.families._gguf import AHEAD, INDEX_KEYS, GgufSpelling
 from monolane.model.families._rotary import THETA, make_rotary, write_stretch
+from monolane.model.families._sparse import read_gguf_blocks
 from monolane.model.families.llama import DENSE, LLAMA
 from monolane.ops import Experts, Role
 from monolane.ops.compressed.spec import ENTRIES, INDEX_ENTRIES, Compressed, Compressor
@@ -59,6 +65,7 @@ _DEFAULTS: dict[str, Any] = {
 _LAYER = "layers.{i}."
 _ATTENTION, _FFN = _LAYER + "attn.", _LAYER + "ffn."
 _PARTS = ("wkv.weight", "wgate.weight", "ape", "norm.weight")  # of what makes entries
+_MIXED = ("fn", "base", "scale")  # of what mixes streams
 _NAMES = {
     Role.EMBEDDING: "embed.weight",
     Role.HEAD: "head.weight",
@@ -92,12 +99,9 @@ _NAMES = {
     **{
         role: f"{_LAYER}hc_{place}_{part}"
         for place, roles in zip(("attn", "ffn"), HYPER, strict=True)
-        for role, part in zip(roles, ("fn", "base", "scale"), strict=True)
+        for role, part in zip(roles, _MIXED, strict=True)
     },
-    **{
-        role: f"hc_head_{part}"
-        for role, part in zip(HYPER_OUT, ("fn", "base", "scale"), strict=True)
-    },
+    **{role: f"hc_head_{part}" for role, part in zip(HYPER_OUT, _MIXED, strict=True)},
 }
 
 
@@ -285,6 +289,89 @@ def _kind_of(attention: Compressed) -> str:
     return _CHOSEN if attention.compressor.overlap else _HEAVY
 
 
+_GGUF_PARTS = ("kv", "gate", "ape", "norm")  # as _PARTS
+_GGUF_NAMES = {
+    Role.Q_NORM: "blk.{i}.attn_q_a_norm.weight",
+    Role.Q: "blk.{i}.attn_q_b.weight",
+    Role.KV_DOWN: "blk.{i}.attn_kv.weight",
+    Role.K_NORM: "blk.{i}.attn_kv_a_norm.weight",
+    Role.O_DOWN: "blk.{i}.attn_output_a.weight",
+    Role.O: "blk.{i}.attn_output_b.weight",
+    Role.EXPERT_TABLE: "blk.{i}.ffn_gate_tid2eid.weight",
+    **{
+        role: f"blk.{{i}}.{place}_compressor_{part}.weight"
+        for place, roles in (("attn", ENTRIES), ("indexer", INDEX_ENTRIES))
+        for role, part in zip(roles, _GGUF_PARTS, strict=True)
+    },
+    **{
+        role: f"blk.{{i}}.hc_{place}_{part}.weight"
+        for place, roles in zip(("attn", "ffn"), HYPER, strict=True)
+        for role, part in zip(roles, _MIXED, strict=True)
+    },
+    **{role: f"output_hc_{part}.weight" for role, part in zip(HYPER_OUT, _MIXED, strict=True)},
+}
+
+
+def _gguf_given(fields: Fields) -> dict[str, Any]:
+    """Return what a GGUF file says in lists, and check what it says twice."""
+    fields.fixed("expert_gating_func", 4, "experts of this family are scored by sqrt(softplus)")
+    streams = fields.size("hidden_size") * fields.size("hc_mult")
+    fields.fixed("streams", streams, "the widths of all streams")
+    given = read_gguf_blocks(fields)
+    ratios, limits = fields.raw["compress_ratios"], _limits(fields, "swiglu_limit")
+    if not isinstance(ratios, np.ndarray) or ratios.ndim != 1 or ratios.dtype.kind not in "iu":
+        raise fields.fault("compress_ratios", "a list of whole numbers, one a layer")
+    shared = _limits(fields, "shared_limits") if fields.has("shared_limits") else limits
+    if len(limits | shared) != 1:
+        raise fields.fault("swiglu_limit", "one limit of all layers, and of what all tokens share")
+    return given | {"compress_ratios": ratios.tolist(), "swiglu_limit": limits.pop()}
+
+
+def _limits(fields: Fields, name: str) -> set[float]:
+    """Return the limits that a list of one a layer says, or a number of all."""
+    said = fields.raw[name]
+    if isinstance(said, np.ndarray) and said.ndim == 1 and said.dtype.kind == "f":
+        # The shortest decimal that is this float32, as of numbers by themselves.
+        return {float(str(x)) for x in said}
+    return {fields.number(name)}
+
+
+_GGUF = GgufSpelling(
+    architecture="deepseek4",
+    style="interleaved",
+    keys={
+        **INDEX_KEYS,
+        "attention.key_length": "head_dim",
+        "attention.q_lora_rank": "q_lora_rank",
+        "attention.sliding_window": "sliding_window",
+        "attention.output_group_count": "o_groups",
+        "attention.output_lora_rank": "o_lora_rank",
+        "attention.compress_ratios": "compress_ratios",
+        "attention.compress_rope_freq_base": "compress_rope_theta",
+        "rope.dimension_count": "qk_rope_head_dim",
+        "hyper_connection.count": "hc_mult",
+        "hyper_connection.sinkhorn_iterations": "hc_sinkhorn_iters",
+        "hyper_connection.epsilon": "hc_eps",
+        "hash_layer_count": "num_hash_layers",
+        "expert_count": "n_routed_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_count": "n_shared_experts",
+        "expert_gating_func": "expert_gating_func",
+        "expert_weights_scale": "routed_scaling_factor",
+        "expert_weights_norm": "norm_topk_prob",
+        "swiglu_clamp_exp": "swiglu_limit",
+    },
+    optional={
+        "swiglu_clamp_shexp": "shared_limits",
+        "embedding_length_out": "streams",
+        AHEAD: AHEAD,
+    },
+    given=_gguf_given,
+    names=lambda config: _GGUF_NAMES,
+    experts=True,
+)
+
 DEEPSEEK_V4 = replace(
     LLAMA,
     name="deepseek_v4",
@@ -314,5 +401,5 @@ DEEPSEEK_V4 = replace(
     surplus=_surplus,
     render=_render,
     view=_view,
-    gguf=None,
+    gguf=_GGUF,
 )

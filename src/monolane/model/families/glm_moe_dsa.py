@@ -1,12 +1,15 @@
 """GLM-5: as DeepSeek-V3.2, with layers that see what an earlier layer's index has chosen.
 
 Which do is in ``indexer_types`` ("full" or "shared"), in ``index_topk_pattern`` ("FSSF..."), or in
-``index_topk_freq`` and ``index_skip_topk_offset``. The index turns neighbours, as attention does.
+``index_topk_freq`` and ``index_skip_topk_offset``; GGUF files say it by true and false. The index
+turns neighbours, as attention does.
 Where a field is not there it means what Transformers takes for it.
 """
 
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
@@ -14,7 +17,9 @@ from monolane.model._layer_config import LayerConfig
 from monolane.model.families._family import Reader, layer_count
 from monolane.model.families.deepseek_v32 import (
     DEEPSEEK_V32,
+    GGUF_INDEXED,
     indexed,
+    read_gguf_indexed,
     read_index,
     render_indexed,
 )
@@ -41,6 +46,7 @@ _DEFAULTS: dict[str, Any] = {
     "index_head_dim": 128,
     "index_topk": 2048,
 }
+_SHARING_CONTEXT = 1 << 20  # tokens, from which on llama.cpp takes a file for one of GLM-5.2
 _LAYERS: Reader = DEEPSEEK_V32.fields["layers"]
 
 
@@ -76,6 +82,23 @@ def _render(config: ModelConfig) -> dict[str, Any]:
     return render_indexed("GlmMoeDsa", "glm_moe_dsa")(config) | {"indexer_types": kinds}
 
 
+def _gguf_given(fields: Fields) -> dict[str, Any]:
+    """Return what a GGUF file says in other words: which layers have an index of their own.
+
+    Without the list all have, or, of a context as GLM-5.2's, those that have in that model.
+    """
+    given = read_gguf_indexed(fields)
+    count, listed = given["num_hidden_layers"], fields.raw.get("indexer_types")
+    if listed is None:
+        sharing = fields.size("max_position_embeddings") >= _SHARING_CONTEXT
+        own = [not sharing or i < 2 or i % 4 == 2 for i in range(count)]
+    elif isinstance(listed, np.ndarray) and listed.dtype == np.bool_ and len(listed) == count:
+        own = listed.tolist()
+    else:
+        raise fields.fault("indexer_types", f"a list of {count} of true or false, one a layer")
+    return given | {"indexer_types": [_OWN if x else _SHARED for x in own]}
+
+
 GLM_MOE_DSA = replace(
     DEEPSEEK_V32,
     name="glm_moe_dsa",
@@ -87,4 +110,10 @@ GLM_MOE_DSA = replace(
     },
     render=_render,
     view=indexed(_DEFAULTS),
+    gguf=replace(
+        GGUF_INDEXED,
+        architecture="glm-dsa",
+        optional={**GGUF_INDEXED.optional, "attention.indexer.types": "indexer_types"},
+        given=_gguf_given,
+    ),
 )

@@ -20,16 +20,16 @@ from monolane.model.families.llama import DENSE, LLAMA, read_alike, render_as
 from monolane.model.families.mistral import DEFAULT_WINDOW, MISTRAL
 from monolane.ops import Temperature
 
-_GROWTH, _CONTEXT = "llama_4_scaling_beta", "original_max_position_embeddings"
+GROWTH, CONTEXT = "llama_4_scaling_beta", "original_max_position_embeddings"
 # What Transformers takes where the fields are not there.
 _YARN = {
     "rope_type": "yarn",
     "rope_theta": 1e6,
     "factor": 16.0,
-    _CONTEXT: 16384,
+    CONTEXT: 16384,
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
-    _GROWTH: 0.1,
+    GROWTH: 0.1,
 }
 _MINISTRAL: dict[str, Any] = {
     "num_key_value_heads": 8,
@@ -56,9 +56,9 @@ def _view(fields: Fields) -> Fields:
 def read_temperature(fields: Fields) -> Temperature | None:
     """Read how fast queries grow; null and 0: they do not."""
     inner = fields.nested(fields.first("rope_parameters", "rope_scaling"))
-    if inner is None or inner.raw.get(_GROWTH) in (None, 0):
+    if inner is None or inner.raw.get(GROWTH) in (None, 0):
         return None
-    return Temperature(inner.number(_GROWTH), inner.size(_CONTEXT))
+    return Temperature(inner.number(GROWTH), inner.size(CONTEXT))
 
 
 def render_temperature(config: ModelConfig, stretch: dict[str, Any] | None) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def render_temperature(config: ModelConfig, stretch: dict[str, Any] | None) -> d
     growing, said = config.attention_temperature, stretch or {"rope_type": "default"}
     if growing is None:
         return said
-    return {**said, _GROWTH: growing.growth, _CONTEXT: growing.context}
+    return {**said, GROWTH: growing.growth, CONTEXT: growing.context}
 
 
 def _render(config: ModelConfig) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _gguf_given(fields: Fields) -> dict[str, Any]:
     if fields.has("log_multiplier"):  # of all dimensions, and mscale is 1
         stretch = {**stretch, "mscale": 1.0, "mscale_all_dim": fields.raw["log_multiplier"]}
     if fields.has("temperature_scale"):
-        stretch = {**stretch, _GROWTH: fields.raw["temperature_scale"]}
+        stretch = {**stretch, GROWTH: fields.raw["temperature_scale"]}
     hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     return {
         "rope_scaling": stretch,

@@ -5,7 +5,8 @@
 
 Layers, names and latents are DeepSeek-V3's. ``llama_4_scaling_beta`` of the stretch says how fast
 queries grow: see ops/attention/temperature.py. Where a field is not there it means what
-Transformers takes for it.
+Transformers takes for it, also how fast queries grow in a GGUF file, which llama.cpp's converter
+does not say.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from monolane.model.families._nested import with_tower
 from monolane.model.families._sparse import MERGED
 from monolane.model.families.deepseek import DEEPSEEK_V3, read_mixture, render_as
 from monolane.model.families.ministral3 import (
+    CONTEXT,
+    GROWTH,
     OUTSIDE,
     read_temperature,
     render_temperature,
@@ -38,14 +41,14 @@ _DEFAULTS: dict[str, Any] = {
     "first_k_dense_replace": 0,
 }
 _QUERY_RANK = 1024  # null: queries have no latent
-_YARN = {
+_YARN: dict[str, Any] = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
     "factor": 128.0,
-    "original_max_position_embeddings": 8192,
+    CONTEXT: 8192,
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
-    "llama_4_scaling_beta": 0.1,
+    GROWTH: 0.1,
 }
 
 
@@ -87,6 +90,24 @@ def _render(config: ModelConfig) -> dict[str, Any]:
     }
 
 
+_LATENT_GGUF = DEEPSEEK_V3.gguf
+assert _LATENT_GGUF is not None
+
+
+def _gguf_given(fields: Fields) -> dict[str, Any]:
+    """Return the stretch as a config.json says it, and how fast queries grow."""
+    assert _LATENT_GGUF is not None
+    fields.fixed("expert_gating_func", 1, "experts of this family are chosen by a softmax")
+    given = dict(_LATENT_GGUF.given(fields))
+    stretch = given.get("rope_scaling", fields.raw.get("rope_scaling"))
+    if stretch is None:
+        return given | {"rope_scaling": {"rope_type": "default"}}
+    growth = fields.number("temperature_scale", _YARN[GROWTH])
+    trained = Fields(stretch, fields.source, fields.spelled).size(CONTEXT)
+    fields.fixed("temperature_length", trained, "queries grow behind each trained context")
+    return given | {"rope_scaling": {**stretch, GROWTH: growth}}
+
+
 MISTRAL4 = replace(
     DEEPSEEK_V3,
     name="mistral4",
@@ -107,7 +128,17 @@ MISTRAL4 = replace(
     merged=MERGED,
     render=_render,
     view=_view,
-    gguf=None,
+    gguf=replace(
+        _LATENT_GGUF,
+        architecture="mistral4",
+        optional={
+            **_LATENT_GGUF.optional,
+            "attention.temperature_scale": "temperature_scale",
+            "attention.temperature_length": "temperature_length",
+        },
+        given=_gguf_given,
+        gating=(),
+    ),
     ahead=None,
 )
 MISTRAL3_MISTRAL4 = with_tower(MISTRAL4, **OUTSIDE, name="mistral3_mistral4", inside=("mistral4",))

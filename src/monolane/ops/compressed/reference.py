@@ -83,8 +83,9 @@ def _entries(
     said, gates = (x[0, :, 0] for x in p.cache.append(p.layer, *new, at=at))  # [S, s*h]
     ratio, width = compressor.ratio, norm.shape[-1]
     count = len(said) // ratio
-    said_EmX = said[: count * ratio].reshape(count, ratio, -1)
-    gates_EmX = gates[: count * ratio].reshape(count, ratio, -1) + bias
+    shape = (count, ratio, said.shape[-1])  # of no entries, too
+    said_EmX = said[: count * ratio].reshape(shape)
+    gates_EmX = gates[: count * ratio].reshape(shape) + bias
     if compressor.overlap:
         said_EmX = np.concatenate(
             [_before(said_EmX[..., :width], 0), said_EmX[..., width:]], axis=1
