@@ -1,4 +1,4 @@
-"""Calls that models write otherwise than they were taught, but that can be read in one way alone."""
+"""Calls that models write otherwise than they were taught, and that have one reading alone."""
 
 import json
 from typing import Any
@@ -49,7 +49,7 @@ CASES: list[tuple[ToolFormat, str, Calls]] = [
     # Objects as Python prints them.
     (HERMES, "<tool_call>{'name': 'f', 'arguments': {'a': 'b'}}</tool_call>", A),
     (HERMES, "<tool_call>{'name' : 'f' , 'arguments' : {'a' : 'b'} }</tool_call>", A),
-    (HERMES, hermes("{'a': 'x', \"b\": [\"it's\", 'q\"', True]}"), [("f", {"a": "x", "b": ["it's", 'q"', True]})]),
+    (HERMES, hermes("{'a': [\"it's\", 'q\"', True]}"), [("f", {"a": ["it's", 'q"', True]})]),
     (HERMES, hermes("\"{'a': 'b'}\""), A),
     (HERMES, "<tool_call>{'id': 'x', 'name': 'f', 'arguments': '{\"a\": \"b\"}'}</tool_call>", A),
     (MISTRAL, "[TOOL_CALLS][{'name': 'f', 'arguments': {'a': 'b'}}]", A),
@@ -76,7 +76,7 @@ CASES: list[tuple[ToolFormat, str, Calls]] = [
     # The last tag left out.
     (XML, "<tool_call>\n<function=f>\n<parameter=a>\nb\n</parameter>\n</tool_call>", A),
     # Python's long texts and codes.
-    (LFM2, '<|tool_call_start|>[f(a="""b\n"c" \'\'\'""")]<|tool_call_end|>', [("f", {"a": "b\n\"c\" '''"})]),
+    (LFM2, '<|tool_call_start|>[f(a="""b\n"c\'""")]<|tool_call_end|>', [("f", {"a": "b\n\"c'"})]),
     (LFM2, "<|tool_call_start|>[f(a='', b=\"\")]<|tool_call_end|>", [("f", {"a": "", "b": ""})]),
     (LFM2, r"<|tool_call_start|>[f(a='\U0001F600\x41')]<|tool_call_end|>", [("f", {"a": "😀A"})]),
 ]  # fmt: skip
