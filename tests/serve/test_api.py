@@ -308,7 +308,7 @@ def test_request_ids_are_echoed(client: httpx.Client) -> None:
         ("/v1/completions", {"prompt": [5] * 1025}, 400, "prompt", "at most 1024 tokens"),
         ("/v1/completions", {"prompt": "x", "suffix": "y"}, 400, "suffix", "not supported"),
         ("/v1/completions", {"prompt": "x", "best_of": 3}, 400, "best_of", "not supported"),
-        ("/v1/completions", {"prompt": "x", "stop": [""]}, 400, "stop", "1 to 1024 characters"),
+        ("/v1/completions", {"prompt": "x", "stop": ["y" * 1025]}, 400, "stop", "1 to 1024"),
         (
             "/v1/completions",
             {"prompt": "x", "presence_penalty": 2.5},

@@ -99,6 +99,23 @@ def test_required_keys_keep_their_order_and_none_comes_twice(engine: Engine) -> 
         assert follows(engine, schema, text) == meets, text
 
 
+def test_references_into_the_schema_itself_are_followed(engine: Engine) -> None:
+    """Parts of it do not have them: its keys come in its own order then."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "array", "items": {"type": "integer"}},
+            "b": {"$ref": "#/properties/a"},
+            "c": {"$ref": "#"},
+        },
+        "additionalProperties": False,
+    }
+    for text in ('{"b": [1]}', '{"c": {"a": [1], "c": {}}}'):
+        assert follows(engine, schema, text), text
+    for text in ('{"b": 1}', '{"c": 1}', '{"c": {"d": 1}}'):
+        assert not follows(engine, schema, text), text
+
+
 def test_what_does_not_meet_the_schema_is_not_written(engine: Engine) -> None:
     schema = ITEM | {"additionalProperties": {"type": "string"}}
     for text in ('{"a": "x"}', '{"b": 1}', '{"c": 1}', '{"a": 1, "a": 2}', '{"a": 1,}', '{"c"}'):

@@ -319,7 +319,7 @@ def test_blocks_become_messages() -> None:
         {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "9"}]},
         {"type": "tool_result", "tool_use_id": "t2", "content": "no", "is_error": True},
         {"type": "text", "text": "So"},
-        {"type": "text", "text": "?"},
+        {"type": "text", "text": "what?"},
     ]
     system = [{"type": "text", "text": "Be"}, {"type": "text", "text": "kind"}]
     asked = [{"role": "assistant", "content": blocks}, {"role": "user", "content": results}]
@@ -335,7 +335,7 @@ def test_blocks_become_messages() -> None:
         {"role": "user", "content": "See: "},
         {"role": "tool", "tool_call_id": "t1", "content": "9"},
         {"role": "tool", "tool_call_id": "t2", "content": "Error: no"},
-        {"role": "user", "content": "So?"},
+        {"role": "user", "content": "So\nwhat?"},
     ]
     assert chat_tools([{"type": "web_search_20250305", "name": "web_search"}]) == []
     with pytest.raises(RequestError, match="a list of blocks"):

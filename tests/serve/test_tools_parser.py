@@ -179,7 +179,7 @@ CASES: list[tuple[ToolFormat, str, str, list[list[str]]]] = [
         )
     ),
     (HERMES, '<tool_call>{"name": "f", "arguments": {"a": x}}', "x}}", [["f", '{"a": ']]),
-    (HERMES, '<tool_call>{"name": "f", "arguments": {\'a\'}}', "'a'}}", [["f", "{"]]),
+    (HERMES, '<tool_call>{"name": "f", "arguments": {\'a\'}}', "}}", [["f", '{"a"']]),
     (HERMES, '<tool_call>{"name": "f", "arguments": {"a": 01}}', "}}", [["f", '{"a": 01']]),
     # White space between text and calls stays.
     (
@@ -289,9 +289,9 @@ CASES: list[tuple[ToolFormat, str, str, list[list[str]]]] = [
     (HERMES, "a < b <tool_cal and <tool_call>", "a < b <tool_cal and <tool_call>", []),
     (HERMES, "x <tool_call> is a mark", "x <tool_call> is a mark", []),
     (HERMES, '<tool_call>{"name": 5}</tool_call>', '<tool_call>{"name": 5}</tool_call>', []),
-    (HERMES, f"<tool_call><tool_call>{F}</tool_call>", "<tool_call>", [["f", FA]]),
+    (HERMES, f"<tool_call><tool_call>{F}</tool_call>", "", [["f", FA]]),
     (HERMES, f"<tool_call>{F}</tool_cabbage>", "</tool_cabbage>", [["f", FA]]),
-    (HERMES, F, F, []),
+    (HERMES, f"Said: {F}", f"Said: {F}", []),
     (HERMES, "<tool_call>[]</tool_call>", "<tool_call>[]</tool_call>", []),
     # Cut off: as far as it goes, and never as if it were whole.
     (HERMES, '<tool_call>\n{"name": "f', '<tool_call>\n{"name": "f', []),

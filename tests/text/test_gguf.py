@@ -276,6 +276,17 @@ def test_a_padding_token_that_is_none_is_left_out(pad: int) -> None:
     assert tokenizer.pad_id is None
 
 
+@pytest.mark.parametrize("name", ["padding", "unknown"])
+def test_an_ordinary_token_stays_one_whatever_it_is_named(name: str) -> None:
+    plain = byte_level()
+    tokens = plain["tokenizer.ggml.tokens"]
+    text = max((one for one in tokens if one.isascii() and one.isalpha()), key=len)
+    named = plain | {f"tokenizer.ggml.{name}_token_id": tokens.index(text[0])}
+    found = Tokenizer.of_gguf(open_text(named)).encode(text, add_special_tokens=False)
+    assert found == Tokenizer.of_gguf(open_text(plain)).encode(text, add_special_tokens=False)
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("place", [-1, 9999, (1 << 32) - 1])
 def test_an_id_that_is_none_is_warned_of(place: int, caplog: pytest.LogCaptureFixture) -> None:
     """As in llama.cpp, which takes its default then."""

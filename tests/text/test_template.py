@@ -90,7 +90,7 @@ def test_deep_and_long_templates() -> None:
         ([{"role": "user|><|system", "content": "x"}], "message 0: expected role"),
         ([{"role": "user"}], "message 0: expected content"),
         ([{"role": "user", "content": 3}], "message 0: expected content to be text"),
-        ([{"role": "user", "content": ["x"]}], "message 0, part 0: .*got 'str'"),
+        ([{"role": "user", "content": [5]}], "message 0, part 0: .*got 'int'"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "part 0: .*got 'image_url'"),
         ([{"role": "user", "content": [{"type": "text", "text": 1}]}], "message 0, part 0"),
         ([{"role": "user", "content": "a\ud800"}], "message 0: .*lone surrogate"),
@@ -100,6 +100,26 @@ def test_deep_and_long_templates() -> None:
 def test_malformed_messages(messages: Any, expected: str) -> None:
     with pytest.raises(TextError, match=expected):
         ChatTemplate().render(messages)
+
+
+def test_contents_however_clients_spell_them() -> None:
+    template = ChatTemplate("{% for m in messages %}[{{ m.content }}]{% endfor %}")
+    texts = [
+        {"type": "text", "text": "one"},
+        {"type": "input_text", "text": "two\n"},
+        {"type": "refusal", "refusal": "three"},
+        {"type": "text", "text": ""},
+        "four",
+    ]
+    chat: list[dict[str, Any]] = [
+        {"role": "system", "content": None},
+        {"role": "user", "content": texts},
+        {"role": "assistant", "content": [{"type": "output_text", "text": part} for part in "ab"]},
+        {"role": "assistant"},
+        {"role": "tool", "tool_call_id": "x"},
+    ]
+    # No two words become one; an answer's parts are pieces of one text.
+    assert template.render(chat) == "[][one\ntwo\nthree\nfour][ab][][]"
 
 
 def test_nested_data_is_bounded() -> None:
@@ -304,9 +324,9 @@ KNOWS_PARTS = """{%- for m in messages -%}
 @pytest.mark.parametrize(
     ("source", "shown"),
     [
-        ("{% for m in messages %}{{ '[' + m['content'] + ']' }}{% endfor %}", "[ab][c]"),  # fails
-        ("{% for m in messages %}[{{ m.content | trim }}]{% endfor %}", "[ab][c]"),  # as Python
-        ("{% for m in messages %}[{{ m.content | tojson }}]{% endfor %}", '["ab"]["c"]'),
+        ("{% for m in messages %}{{ '[' + m['content'] + ']' }}{% endfor %}", "[a\nb][c]"),  # fails
+        ("{% for m in messages %}[{{ m.content | trim }}]{% endfor %}", "[a\nb][c]"),  # as Python
+        ("{% for m in messages %}[{{ m.content | tojson }}]{% endfor %}", '["a\\nb"]["c"]'),
         (
             KNOWS_PARTS,
             "[a;b][c]",

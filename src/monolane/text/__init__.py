@@ -5,7 +5,7 @@ from monolane.text._files import MODEL_INPUTS, read_object
 from monolane.text._fim_tokens import InfillTokens, find_infill
 from monolane.text._gguf import GgufText
 from monolane.text._gguf_folder import write_text_files
-from monolane.text._messages import check_contents
+from monolane.text._messages import check_contents, joined_texts
 from monolane.text._repetition import Loop, Repetition, find_loop
 from monolane.text._stand_in import stand_in
 from monolane.text._stop import StopStrings
@@ -30,6 +30,7 @@ __all__ = [
     "find_infill",
     "find_loop",
     "find_thinking",
+    "joined_texts",
     "read_object",
     "stand_in",
     "thinking_switch",

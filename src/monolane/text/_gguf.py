@@ -28,6 +28,7 @@ _REFUSED = {
     "another model, take its folder from the Hub: a tokenizer.json with a Unigram model is read",
     "bert": "WordPiece, of encoders, which generate no text",
 }
+_ENDS = ("bos", "eos")
 _NAMED = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 # Ids that llama.cpp takes where a file of that model names none.
 _DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2, "unk": 0}, "gpt2": {}, "gemma4": {}}
@@ -306,7 +307,11 @@ class GgufText:
     def _read_settings(self) -> dict[str, Any]:
         ids = {name: self._id(name) for name in _NAMED}
         settings: dict[str, Any] = {
-            f"{name}_token": self._tokens[place] for name, place in ids.items() if place is not None
+            f"{name}_token": self._tokens[place]
+            for name, place in ids.items()
+            # A named token is cut out of texts before anything is merged. Files name an ordinary
+            # one ("!") for what is never used, which llama.cpp leaves what it is.
+            if place is not None and (name in _ENDS or self._types[place] != _NORMAL)
         }
         pre = PRE_TOKENIZERS.get(self._get("pre", str, ""))
         bos = self.kind != "gpt2" or (pre is not None and pre.add_bos)

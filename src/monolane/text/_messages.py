@@ -6,7 +6,7 @@ fault in message 7 should be told as such, not as "'str object' has no attribute
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from monolane.errors import TextError
@@ -14,6 +14,9 @@ from monolane.errors import TextError
 _DEPTH = 64  # of nested lists and objects; tool schemas of real clients reach about 10
 # A role goes into the template's own control text ('<|' + role + '|>'), so it is a bare word.
 _ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+_MAY_BE_SILENT = ("assistant", "tool")  # clients leave out a content that is empty
+_TEXTS = ("text", "input_text", "output_text", "refusal")  # of chats, Responses and vLLM
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -35,9 +38,11 @@ def _message(message: Any, where: str) -> dict[str, Any]:
         raise TextError(f"{where}: expected role to be a word such as 'user', got {role!r:.80}")
     copy = {str(key): plain(value, where) for key, value in message.items()}
     if copy.get("content") is None:
-        if not copy.get("tool_calls"):
+        if copy.get("tool_calls"):
+            return copy  # an assistant that only calls tools says nothing
+        if "content" not in copy and role not in _MAY_BE_SILENT:
             raise TextError(f"{where}: expected content (text, or a list of text parts), got none")
-        return copy  # an assistant that only calls tools says nothing
+        copy["content"] = ""
     copy["content"] = _content(copy["content"], where)
     return copy
 
@@ -60,13 +65,31 @@ def _content(content: Any, where: str) -> Any:
             f"{where}: expected content to be text or a list of text parts, "
             f"got {type(content).__name__}"
         )
-    for place, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-        if kind != "text" or not isinstance(part.get("text"), str):
-            raise TextError(
-                f"{where}, part {place}: expected {{'type': 'text', 'text': ...}}, got {kind!r:.80}"
-            )
-    return content
+    return [_part(part, f"{where}, part {place}") for place, part in enumerate(content)]
+
+
+def _part(part: Any, where: str) -> dict[str, Any]:
+    """Return a part as ``{"type": "text", "text": ...}``, however its API calls a text."""
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    kind = part.get("type", "text") if isinstance(part, dict) else type(part).__name__
+    text = part.get("refusal" if kind == "refusal" else "text") if kind in _TEXTS else None
+    if not isinstance(text, str):
+        raise TextError(f"{where}: expected {{'type': 'text', 'text': ...}}, got {kind!r:.80}")
+    return part if kind == "text" == part.get("type") else {"type": "text", "text": text}
+
+
+def joined_texts(texts: Iterable[str]) -> str:
+    """Return texts of one message as one, none of whose words become one word.
+
+    A line break comes between two of them where no white space is, as in llama.cpp and vLLM.
+    """
+    found: list[str] = []
+    for text in filter(None, texts):
+        if found and not (found[-1][-1].isspace() or text[0].isspace()):
+            found.append("\n")
+        found.append(text)
+    return "".join(found)
 
 
 def plain(value: Any, where: str, depth: int = 0) -> Any:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from monolane.errors import TextError
 from monolane.text._files import named_token, read_settings, read_text
 from monolane.text._gguf import GgufText
-from monolane.text._messages import plain, plain_messages
+from monolane.text._messages import joined_texts, plain, plain_messages
 from monolane.text._tokenizer import Tokenizer
 from monolane.text._untrusted_spans import Marks
 
@@ -329,7 +329,10 @@ def _joined(message: dict[str, Any]) -> dict[str, Any]:
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    return {**message, "content": "".join(part["text"] for part in content)}
+    texts = [part["text"] for part in content]
+    # An answer's parts are pieces of one text.
+    text = "".join(texts) if message["role"] == "assistant" else joined_texts(texts)
+    return {**message, "content": text}
 
 
 def _opened(message: dict[str, Any], place: int) -> dict[str, Any]:

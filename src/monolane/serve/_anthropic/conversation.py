@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from monolane.errors import RequestError
+from monolane.text import joined_texts
 
 Json = dict[str, Any]
 # Tools that Anthropic's own servers run. The model is not shown them, so it calls none.
@@ -71,11 +72,11 @@ def _asked(blocks: list[Json], where: str) -> list[Json]:
     for j, block in enumerate(blocks):
         place = f"{where}.content[{j}]"
         if block.get("type") == "tool_result":
-            text = _text(block.get("content") or "", f"{place}.content", "")
+            text = _text(block.get("content") or "", f"{place}.content")
             text = f"Error: {text}" if block.get("is_error") else text
             said.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text})
         elif said and said[-1]["role"] == "user":
-            said[-1]["content"] += _block_text(block, place)
+            said[-1]["content"] = joined_texts((said[-1]["content"], _block_text(block, place)))
         else:
             said.append({"role": "user", "content": _block_text(block, place)})
     return said or [{"role": "user", "content": ""}]
@@ -102,12 +103,13 @@ def _answered(blocks: list[Json], where: str) -> Json:
     return message
 
 
-def _text(content: Any, where: str, between: str) -> str:
+def _text(content: Any, where: str, between: str = "") -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise RequestError(f"{where}: expected text or a list of blocks")
-    return between.join(_block_text(block, f"{where}[{j}]") for j, block in enumerate(content))
+    texts = [_block_text(block, f"{where}[{j}]") for j, block in enumerate(content)]
+    return between.join(texts) if between else joined_texts(texts)
 
 
 def _block_text(block: Any, where: str) -> str:
@@ -119,6 +121,8 @@ def _block_text(block: Any, where: str) -> str:
         case {"type": "search_result", "source": str(source), "content": list(found)}:
             text = _text(found, f"{where}.content", "\n\n")
             return _titled({**block, "context": source}, text)
+        case {"type": "tool_reference", "tool_name": str(name)}:  # found among those shown
+            return name
     kind = block.get("type") if isinstance(block, dict) else None
     raise RequestError(f"{where}: expected text, which is all this model reads, got {kind!r:.80}")
 

@@ -24,6 +24,7 @@ _ARRAY = frozenset(("type", "items", "minItems")) | _NOTES
 _BRANCHES = frozenset(("anyOf",)) | _NOTES
 _REFERENCE = frozenset(("$ref",)) | _NOTES
 _DEFINED = ("$defs", "definitions")
+_DEFINITION = re.compile(r"#/(\$defs|definitions)/.*", re.DOTALL)
 # A key that is not listed; in texts of JSON.
 _CHARACTER = r'([^"\\\x00-\x1F\x7F]|\\(["\\\/bfnrt]|u[a-fA-F0-9]{4}))'
 
@@ -57,9 +58,24 @@ def ordered_rules(name: str, schema: Any, options: Mapping[str, Any]) -> list[st
     """Return Lark rules for a schema; None where the compiler's own order loses nothing."""
     if not isinstance(schema, Mapping) or options.get("item_separator") is None:
         return None
+    if not all(map(_DEFINITION.fullmatch, _references(schema))):
+        return None  # into the schema itself, which parts of it do not have
     rules = _Rules(name, schema, options)
     right = rules.right(schema)
     return [f"{name}: {right}", *rules.lines] if rules.ordered else None
+
+
+def _references(value: Any) -> Iterator[str]:
+    """Yield the places that a schema refers to; of properties with that name, these, too."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, Mapping):
+            if isinstance(place := one.get("$ref"), str):
+                yield place
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
 
 
 def shared_name(text: str) -> str:

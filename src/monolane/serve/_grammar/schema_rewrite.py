@@ -8,6 +8,7 @@ Only where that is exact, and of bounded size; what stays is refused by the comp
     contains            of a short list: a branch for each place that may hold it
     oneOf               of objects that a property tells apart, each by values of its own: anyOf.
                         Where it may be left out, for it has a default, it is written all the same
+    format              of those that JSON Schema does not define (int32, password, binary): a note
 """
 
 import json
@@ -29,6 +30,14 @@ _ONE = ("items", "additionalProperties", "not", "if", "then", "else")
 _LIST = ("anyOf", "oneOf", "allOf", "prefixItems")
 _NAMED = ("properties", "patternProperties", "$defs", "definitions")
 _DEFINITIONS = ("$defs", "definitions")
+# JSON Schema 2020-12, validation, section 7.3; any other is an annotation.
+_FORMATS = frozenset(
+    (
+        *("date-time", "date", "time", "duration", "email", "idn-email", "hostname"),
+        *("idn-hostname", "ipv4", "ipv6", "uri", "uri-reference", "iri", "iri-reference", "uuid"),
+        *("uri-template", "json-pointer", "relative-json-pointer", "regex"),
+    )
+)
 _NOTES = ("title", "description", "default", "examples", "$schema")
 
 
@@ -66,6 +75,8 @@ def _rewritten(schema: Schema, lists: _Lists) -> Schema:
     for name in _NAMED:
         if isinstance(found.get(name), dict):
             found[name] = {key: _rewritten(one, lists) for key, one in found[name].items()}
+    if isinstance(found.get("format"), str) and found["format"] not in _FORMATS:
+        del found["format"]
     found = _unique(found, lists)
     for rule in _RULES:
         found = rule(found)

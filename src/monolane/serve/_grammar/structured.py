@@ -131,6 +131,9 @@ def _response_format(value: Mapping[str, Any] | None, where: str) -> Iterator[St
             yield Structured("json", schema, f"{where}.schema")
     elif kind == "json_schema":
         named = given.get("json_schema")
+        if named is None and given.get("schema") is not None:  # llama.cpp's
+            yield Structured("json", given["schema"], f"{where}.schema")
+            return
         if not isinstance(named, dict) or "schema" not in named:
             raise RequestError(f"{where}.json_schema: expected an object with name and schema")
         yield Structured("json", named["schema"], f"{where}.json_schema.schema")

@@ -7,7 +7,14 @@ import secrets
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WrapValidator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from monolane.engine import SamplingDefaults, SamplingParams
@@ -38,12 +45,16 @@ Count = Annotated[int, Field(ge=0, lt=1 << 31)]
 Alternatives = Annotated[int, Field(ge=0, le=20)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Repetition = Annotated[float, Field(ge=0.01, le=100)]
-Budget = Annotated[int, Field(ge=-1, lt=1 << 31)]
+Budget = Annotated[int, Field(ge=-2, lt=1 << 31)]  # below 0, as llama.cpp has it: as many as fit
 Stop = Annotated[
     str | Annotated[list[str], Field(max_length=64)],
     one_of("a text or a list of at most 64 texts"),
 ]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+def _is_whole(value: float) -> bool:
+    return value.is_integer() and abs(value) < 1 << 53
 
 
 class Body(BaseModel):
@@ -52,6 +63,17 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     model: str | None = Field(None, max_length=512, description="As in /v1/models; may be left out")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_numbers(cls, given: Any) -> Any:
+        """Take 20.0 for 20: JSON has one kind of number, and some writers of it put a point."""
+        if not isinstance(given, dict):
+            return given
+        return {
+            key: int(value) if type(value) is float and _is_whole(value) else value
+            for key, value in given.items()
+        }
 
 
 class StreamOptions(BaseModel):
@@ -122,7 +144,7 @@ class AnswerRequest(Body):
         """
         for name in ("n_predict", "max_completion_tokens", "max_tokens"):
             if (value := getattr(self, name)) is not None:
-                return name, None if value == -1 else value
+                return name, None if value < 0 else value
         return "max_tokens", None
 
     def structured(self) -> Structured | None:
@@ -157,7 +179,7 @@ class AnswerRequest(Body):
             top_p=_first(self.top_p, defaults.top_p, 1.0),
             min_p=_first(self.min_p, defaults.min_p, 0.0),
             seed=new_seed() if seed is None or seed in NEW_SEEDS else seed,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            stop=(stop,) if isinstance(stop, str) else tuple(filter(None, stop)),
             stop_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             logprobs=alternatives,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from monolane.engine import SamplingDefaults
 from monolane.errors import RequestError
@@ -40,12 +40,22 @@ Prompt = Annotated[
 ]
 
 
+def _not_false(value: Any) -> Any:
+    """Take false for none, where a number is wanted."""
+    return None if value is False else value
+
+
+def _not_zero(value: Any) -> Any:
+    """Take 0 for false."""
+    return False if type(value) is int and value == 0 else value
+
+
 class ChatRequest(AnswerRequest):
     """``POST /v1/chat/completions``."""
 
     messages: Messages
     return_token_ids: ReturnTokenIds = False
-    logprobs: bool | None = False
+    logprobs: Annotated[bool | None, BeforeValidator(_not_zero)] = False
     top_logprobs: Alternatives | None = None
     functions: Annotated[list[dict[str, Any]], Field(max_length=512)] | None = Field(
         None, description="OpenAI's older form of tools"
@@ -97,7 +107,7 @@ class CompletionRequest(AnswerRequest):
     parse_special: ParseSpecial = True
     echo: bool | None = False
     add_special_tokens: bool | None = Field(True, description="bos and the like around a text")
-    logprobs: Alternatives | None = None
+    logprobs: Annotated[Alternatives | None, BeforeValidator(_not_false)] = None
     return_token_ids: ReturnTokenIds = False
 
     @property

@@ -112,9 +112,9 @@ class Service:
         return choice.timings(self._bytes_per_token(place), self.bandwidth)
 
     def check_model(self, name: str | None) -> None:
-        """Raise the 404 for a model that is not ours, nor an adapter's; None is ours."""
+        """Raise the 404 for a model that is not ours, nor an adapter's; None and "" are ours."""
         ours = (self.options.model_name, *filter(None, self.engine.adapters.names))
-        if name is not None and name not in ours and not self.options.any_model:
+        if name and name not in ours and not self.options.any_model:
             raise ApiError(
                 404,
                 f"model: expected {' or '.join(map(repr, ours))}, got {name!r:.100}; a server "

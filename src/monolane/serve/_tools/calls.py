@@ -87,6 +87,11 @@ class Calls:
         """Whether what is read now may turn out to be text."""
         return self._trial is not None
 
+    @property
+    def tried(self) -> bool:
+        """Whether a trial has a whole call so far, and nothing behind it but white space."""
+        return self._trial is not None and self.between and self.count > self._trial[1]
+
     def check(self, name: str) -> str:
         """Return a name that a call may have here; NotACallError for another."""
         if not name or (self.names is not None and name not in self.names):

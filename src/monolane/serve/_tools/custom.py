@@ -39,7 +39,11 @@ def as_functions(tools: Sequence[Any] | None) -> tuple[list[Any] | None, frozens
 def as_function_choice(choice: Any) -> Any:
     """Return a ``tool_choice`` with functions in place of custom tools."""
     match choice:
-        case {"type": "custom", "custom": {"name": name}}:
+        case "any" | {"type": "any"}:  # Mistral's and Anthropic's word
+            return "required"
+        case {"type": "auto" | "none" | "required" as mode}:
+            return mode
+        case {"type": "custom", "custom": {"name": name}} | {"type": "function", "name": name}:
             return {"type": "function", "function": {"name": name}}
         case {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}:
             named = [as_function_choice(tool) for tool in tools]

@@ -18,7 +18,8 @@ HERMES = ToolFormat(
     "hermes",
     "<tool_call>",
     Objects(),
-    ends=("</tool_call>",),
+    also=("<tools>",),  # Qwen2.5-Coder's, in place of the mark that it was shown
+    ends=("</tool_call>", "</tools>"),
     before="<tool_call>\n",
     between="\n</tool_call>\n<tool_call>\n",
     after="\n</tool_call>",
@@ -30,6 +31,7 @@ SEED = replace(
     XML,
     name="seed",
     begin="<seed:tool_call>",
+    also=(),
     shape=Tagged(key="<parameter={}>", end_value="</parameter>\n"),
     ends=("</seed:tool_call>",),
     before="<seed:tool_call>\n",
@@ -157,7 +159,14 @@ _DEEPSEEK_HEAD = rf"(?:function{_SEP})?{NAME}\s*(?:{_SEP}|\n```(?:json)?)\s*"
 DEEPSEEK = ToolFormat(
     "deepseek",
     _CALLS_BEGIN,
-    Named(lead=f"function{_SEP}", args="\n```json\n", tail="\n```", head=_DEEPSEEK_HEAD, told=True),
+    Named(
+        lead=f"function{_SEP}",
+        args="\n```json\n",
+        tail="\n```",
+        head=_DEEPSEEK_HEAD,
+        last="```json",
+        told=True,
+    ),
     also=(_CALL_BEGIN,),
     ends=("```", _CALL_END, _CALLS_END),
     before=_CALLS_BEGIN + _CALL_BEGIN,
@@ -170,7 +179,7 @@ DEEPSEEK = ToolFormat(
 DEEPSEEK_V3_1 = replace(
     DEEPSEEK,
     name="deepseek-v3.1",
-    shape=Named(args=_SEP, head=_DEEPSEEK_HEAD),
+    shape=Named(args=_SEP, head=_DEEPSEEK_HEAD, last=_SEP),
     between=_CALL_END + _CALL_BEGIN,
     lacks=("```json",),
 )
@@ -183,9 +192,10 @@ KIMI = ToolFormat(
         told=True,
         args=":0" + _ARGUMENTS,
         head=rf"(?:functions\.)?{NAME}(?::\d+)?\s*{_ARGUMENTS.replace('|', '[|]')}\s*",
+        last=_ARGUMENTS,
     ),
-    also=("<|tool_call_begin|>",),
-    ends=("<|tool_call_end|>", "<|tool_calls_section_end|>"),
+    also=("<|tool_call_section_begin|>", "<|tool_call_begin|>"),  # the model writes either
+    ends=("<|tool_call_end|>", "<|tool_calls_section_end|>", "<|tool_call_section_end|>"),
     before="<|tool_calls_section_begin|><|tool_call_begin|>",
     between="<|tool_call_end|><|tool_call_begin|>",
     after="<|tool_call_end|><|tool_calls_section_end|>",
@@ -194,7 +204,9 @@ KIMI = ToolFormat(
     marks=(_ARGUMENTS,),
 )
 _MISTRAL_NAMED = Named(
-    args="[ARGS]", head=rf"\s*{NAME}\s*(?:\[CALL_ID\][^\[\]{{]*)?(?:\[ARGS\])?\s*"
+    args="[ARGS]",
+    head=rf"\s*{NAME}\s*(?:\[CALL_ID\][^\[\]{{]*)?(?:\[ARGS\])?\s*",
+    last="[ARGS]",
 )
 MISTRAL = ToolFormat(
     "mistral",
@@ -227,6 +239,7 @@ HARMONY = ToolFormat(
     Named(
         args="<|channel|>commentary json<|message|>",
         head=rf"{NAME}\s*<.{{0,100}}<\|message\|>\s*",
+        last="<|message|>",
     ),
     before="to=functions.",
     after="<|call|>",
@@ -239,6 +252,10 @@ LLAMA = ToolFormat(
     "llama",
     "<|python_tag|>",
     Objects(key="parameters"),
+    # What the family was taught for tools of one's own; it may leave the bracket out.
+    named=Named(args=">", head=rf"{NAME}>?\s*", last=">"),
+    also=("<function=",),
+    ends=("</function>",),
     between="; ",
     shown=("<|python_tag|>",),
     token=True,
@@ -346,6 +363,7 @@ SOLAR = ToolFormat(
         lead="a1b2c3d4e5<|tool_call:name|>",
         args="<|tool_call:args|>",
         head=rf"[^<{{]*<\|tool_call:name\|>{NAME}<\|tool_call:args\|>\s*",
+        last="<|tool_call:args|>",
     ),
     also=("<|tool_call:begin|>",),
     ends=("<|tool_call:end|>", "<|calls|>"),
@@ -359,7 +377,7 @@ SOLAR = ToolFormat(
 FUNCTIONARY_TAG = ToolFormat(
     "functionary-v3.1",
     "<function=",
-    Named(args=">", head=rf"{NAME}>\s*", tail="</function>"),
+    Named(args=">", head=rf"{NAME}>\s*", last=">", tail="</function>"),
     ends=("</function>",),
     before="<function=",
     between="<function=",

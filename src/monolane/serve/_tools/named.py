@@ -9,21 +9,29 @@ from typing import Any
 from monolane.serve._grammar.compiler import schema_rules
 from monolane.serve._tools.calls import Calls, NotACallError
 from monolane.serve._tools.literal import literal_rule
-from monolane.serve._tools.scan import Reader, container
+from monolane.serve._tools.objects import object_in, quoted_text
+from monolane.serve._tools.scan import Reader, container, literal
 from monolane.serve._tools.shape import Shape, in_json
 
 NAME = r"(?P<name>[A-Za-z0-9_.:/-]+?)"
 _LONGEST = 300  # characters before the arguments
+_QUOTES = ("'", '"')
+_OTHERS = (*_QUOTES, "n", "<", "`", "[")  # begins a text, null, or a mark behind no arguments
 _CALL_ID = "[CALL_ID]"
 _ID = "/[a-zA-Z0-9]{9}/"  # of a call, where the model writes one itself
 
 
 @dataclass(frozen=True, slots=True)
 class Named(Shape):
-    """``args`` stands between name and arguments; ``head`` is a regex of all before them."""
+    """``args`` stands between name and arguments; ``head`` is a regex of all before them.
+
+    ``last`` is the mark with which that ends: behind it there may be no arguments at all, null, or
+    an object in a text.
+    """
 
     args: str
     head: str
+    last: str = ""
     lead: str = ""  # before the name
     tail: str = ""  # behind the arguments
     told: bool = False  # ``lead`` tells a call from text
@@ -48,7 +56,7 @@ class Named(Shape):
     def read(self, calls: Calls, char: str) -> Reader:
         """Read a call that begins with ``char``."""
         head = ""
-        while char != "{":
+        while char != "{" and not (char in _OTHERS and self._is_over(head)):
             head += char
             if len(head) > _LONGEST:
                 raise NotACallError
@@ -57,6 +65,21 @@ class Named(Shape):
         if found is None:
             raise NotACallError
         calls.open(found["name"])
-        yield from container(char, calls.add)
+        follows = ""
+        if char == "{":
+            yield from container(char, calls.add)
+        elif char in _QUOTES:
+            text, follows = yield from quoted_text(char)
+            calls.add(object_in(text))
+        else:
+            if char == "n":
+                yield from literal("ull")
+            else:
+                follows = char
+            calls.add("{}")
         calls.close()
-        return ""
+        return follows
+
+    def _is_over(self, head: str) -> bool:
+        """Tell whether the name and all marks before the arguments have been read."""
+        return bool(self.last) and head.rstrip().endswith(self.last)

@@ -1,24 +1,26 @@
 """Calls that are JSON objects: {"name": NAME, "arguments": {...}}."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from monolane.serve._grammar.compiler import schema_rules
 from monolane.serve._tools.calls import Calls, NotACallError
 from monolane.serve._tools.scan import (
+    SPACE,
     Reader,
     Step,
     anything,
     container,
     decoded,
-    quoted,
     space,
+    text_of,
     whole,
 )
 from monolane.serve._tools.shape import Shape, in_json
 
+_QUOTES = ("'", '"')
 _NAMES = frozenset(("name", "function", "tool_name"))
 _ARGUMENTS = frozenset(("arguments", "parameters"))
 # What a call may have beside these, without being taken for another object.
@@ -65,7 +67,8 @@ def read_objects(calls: Calls, by_name: bool) -> Reader:
     char = "{"
     while True:
         yield from _Object(calls, by_name).read(char)
-        char = yield from space()
+        while (char := (yield from space())) == "}":  # of braces doubled, or one too many
+            pass
         if char not in ",;{":
             return char
         if char != "{":
@@ -105,12 +108,11 @@ class _Object:
     def _object(self, char: str) -> Step:
         if char != "{":
             raise NotACallError
-        char = yield from space()
+        while (char := (yield from space())) == "{":  # templates that spell a call in double braces
+            pass
         while char != "}":
-            if char != '"':
-                raise NotACallError
-            key = yield from _text()
-            if (yield from space()) != ":":
+            key, char = yield from quoted_text(char)
+            if (char or (yield from space())) != ":":
                 raise NotACallError
             char = yield from self._member(key, (yield from space()))
             if char == ",":
@@ -122,8 +124,10 @@ class _Object:
         if self._by_name and self._name is None and char == "{":
             self._open(key)
             return (yield from self._arguments(char))
-        elif key in _NAMES and char == '"' and self._name is None:
-            self._open((yield from _text()))
+        elif key in _NAMES and char in _QUOTES and self._name is None:
+            name, char = yield from quoted_text(char)
+            self._open(name)
+            return char or (yield from space())
         elif key in _ARGUMENTS and not self._has_arguments:
             return (yield from self._arguments(char))
         elif key == "function" and char == "{":
@@ -138,9 +142,10 @@ class _Object:
         self._has_arguments = True
         if char == "{":
             yield from container(char, self._add)
-        elif char == '"':  # an object within a text, as in the API
-            text = yield from _text()
-            self._add(_object_in(text))
+        elif char in _QUOTES:  # an object within a text, as in the API
+            text, char = yield from quoted_text(char)
+            self._add(object_in(text))
+            return char or (yield from space())
         elif char == "n":  # null
             char = yield from anything(char)
             self._add("{}")
@@ -161,13 +166,18 @@ class _Object:
         self._calls.add("".join(self._early))
 
 
-def _text() -> Reader:
+def quoted_text(char: str) -> Generator[None, str, tuple[str, str]]:
+    """Read a text that begins with a quote; return it, and what was read behind it."""
+    if char not in _QUOTES:
+        raise NotACallError
     read: list[str] = []
-    yield from quoted(read.append)
-    return decoded("".join(read))
+    follows = yield from text_of(char, read.append)
+    if follows and follows in SPACE:
+        follows = yield from space()
+    return decoded("".join(read)), follows
 
 
-def _object_in(text: str) -> str:
+def object_in(text: str) -> str:
     """Return the JSON of an object that is written in a text; that of an empty text is empty."""
     text = text.strip() or "{}"
     found = whole(text) if text[0] == "{" else ""

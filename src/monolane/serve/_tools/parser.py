@@ -20,8 +20,8 @@ class ToolParser:
 
     A call after the begin mark may have any name, which is the client's to refuse. One without the
     mark must have the name of a callable tool. Where the format has a mark, such a call must also
-    be whole: in tags, or an object with the mark behind it. Without parallel calls, all but the
-    first are dropped.
+    be whole: in tags, an object with the mark behind it, or objects that are all of the answer.
+    Without parallel calls, all but the first are dropped.
     """
 
     def __init__(self, use: ToolUse, ids: Callable[[], str] | None = None) -> None:
@@ -68,7 +68,9 @@ class ToolParser:
         """Return what was held back, now that the answer is over."""
         calls = self._calls
         held, reader, self._held, self._reader = self._held, self._reader, "", None
-        if calls.trial:
+        if calls.tried and not self._said:  # the answer is a call, and nothing else
+            calls.end_trial(whole=True)
+        elif calls.trial:
             calls.end_trial(whole=False)
             self._say("".join(self._raw))
         elif calls.inside:

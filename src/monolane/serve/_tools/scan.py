@@ -3,12 +3,14 @@
 As coroutines, which are sent the characters: the result must not depend on where a text was cut,
 and arguments leave while they are written. So what is handed on is valid JSON as far as it goes.
 What has one reading alone is mended: control characters in a text, which must be escaped (RFC 8259,
-section 7), Python's words, and a comma before a closing bracket. Anything else is a NotACallError.
+section 7), Python's words and its single quotes, a comma before a closing bracket, and a backslash
+that begins none of JSON's escapes: it stands for itself. Anything else is a NotACallError.
 """
 
 import json
 import re
 import string
+import sys
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
@@ -30,6 +32,7 @@ WORDS = {
 _LONGEST_NUMBER = 5_000
 _LONGEST_TAG = 200  # characters
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
+_CODES = {"x": 2, "u": 4, "U": 8}  # hexadecimal digits of Python's escapes
 
 Add = Callable[[str], None]
 # Returns those characters that it took but that were not its own.
@@ -88,20 +91,42 @@ def decoded(text: str) -> str:
 def quoted(add: Add) -> Step:
     """Read a text of JSON whose first quote has been read."""
     add('"')
-    while (char := (yield)) != '"':
+    char = yield
+    while char != '"':
         if char != "\\":
             add(escaped(char))
-            continue
-        char = yield
-        if char == "u":
-            for _ in range(4):
-                char += yield
-            if not _HEX.issuperset(char[1:]):
-                raise NotACallError
-        elif char not in '"\\/bfnrt':
-            raise NotACallError
-        add("\\" + char)
+            char = yield
+        else:
+            char = yield from _escape(add)
     add('"')
+
+
+def _escape(add: Add) -> Reader:
+    """Read what follows a backslash in a text of JSON; return the character after it.
+
+    Models forget to write the second backslash of ``\\d``, ``\\$`` or ``C:\\users``, and escape
+    single quotes, which say nothing else.
+    """
+    char = yield
+    if char == "u":
+        digits, char = "", (yield)
+        while char in _HEX and len(digits) < 4:
+            digits, char = digits + char, (yield)
+        add(("\\u" if len(digits) == 4 else "\\\\u") + digits)
+        return char
+    if char == "'":
+        add(char)
+    else:
+        add("\\" + (char if char in '"\\/bfnrt' else "\\" + escaped(char)))
+    return (yield)
+
+
+def text_of(char: str, add: Add) -> Reader:
+    """Read a text that begins with either quote; return what was read behind it."""
+    if char == "'":
+        return (yield from _python_text(char, add))
+    yield from quoted(add)
+    return ""
 
 
 def escaped(text: str) -> str:
@@ -116,7 +141,10 @@ def anything(char: str) -> Reader:
     elif char == '"':
         yield from quoted(lambda _: None)
     else:
-        char = yield from _word(char, lambda _: None)
+        if char == "'":
+            char = yield from text_of(char, lambda _: None)
+        else:
+            char = yield from _word(char, lambda _: None)
         return (yield from space()) if char in SPACE else char
     return (yield from space())
 
@@ -245,14 +273,13 @@ class _Scan:
 
     def _quotes(self, char: str) -> bool:
         notation = self._notation
-        return char == '"' or (char == "'" and notation.python) or char == notation.quote[:1] != ""
+        return char in ("'", '"') or char == notation.quote[:1] != ""
 
     def _text(self, char: str) -> Reader:
         if self._notation.python:
             return (yield from _python_text(char, self._add))
-        if char == '"':
-            yield from quoted(self._add)
-            return ""
+        if char in ("'", '"'):
+            return (yield from text_of(char, self._add))
         mark = self._notation.quote
         yield from literal(mark[1:])
         self._add('"')
@@ -277,24 +304,17 @@ def _python_text(quote: str, add: Add) -> Reader:
     LFM2's template writes texts without escapes: a quote ends one only where something may follow.
     """
     add('"')
-    char = yield
+    char, begun = (yield), False
     while True:
         if char == "\\":
-            char = yield
-            if char in "xu":
-                digits = ""
-                for _ in range(2 if char == "x" else 4):
-                    digits += yield
-                if not _HEX.issuperset(digits):
-                    raise NotACallError
-                add(json.dumps(chr(int(digits, 16)))[1:-1])
-            else:
-                add(escaped(_ESCAPES.get(char, char if char in "\\'\"" else "\\" + char)))
+            yield from _python_escape(add)
             char = yield
         elif char == quote:
             gap = ""
             while (char := (yield)) in SPACE:
                 gap += char
+            if char == quote and not begun and not gap:
+                return (yield from _long_text(quote, add))
             if char in ",)]}:":
                 add('"')
                 return char
@@ -302,6 +322,39 @@ def _python_text(quote: str, add: Add) -> Reader:
         else:
             add(escaped(char))
             char = yield
+        begun = True
+
+
+def _long_text(quote: str, add: Add) -> Reader:
+    """Read a text between three quotes, of which those before it have been read."""
+    quotes = 0
+    while quotes < 3:
+        char = yield
+        if char == quote:
+            quotes += 1
+            continue
+        add(escaped(quote * quotes))
+        quotes = 0
+        if char == "\\":
+            yield from _python_escape(add)
+        else:
+            add(escaped(char))
+    add('"')
+    return (yield from space())
+
+
+def _python_escape(add: Add) -> Step:
+    """Read what follows a backslash in a text of Python."""
+    char = yield
+    if char not in _CODES:
+        add(escaped(_ESCAPES.get(char, char if char in "\\'\"" else "\\" + char)))
+        return
+    digits = ""
+    for _ in range(_CODES[char]):
+        digits += yield
+    if not _HEX.issuperset(digits) or int(digits, 16) > sys.maxunicode:
+        raise NotACallError
+    add(json.dumps(chr(int(digits, 16)))[1:-1])
 
 
 def _word(char: str, add: Add) -> Reader:

@@ -173,9 +173,10 @@ class Tagged(Shape):
         return ""
 
 
-def read_tags(calls: Calls, found: str, *, padded: bool) -> Reader:
+def read_tags(calls: Calls, found: str, ends: tuple[str, ...], *, padded: bool) -> Reader:
     """Read a call whose tag ``found`` has been read, to the end of its last tag.
 
+    Models may leave the last tag out and write one of ``ends``, which is behind all calls.
     ``padded``: a line break on each side of a value is none of it.
     """
     call = _CALL.fullmatch(found)
@@ -195,18 +196,18 @@ def read_tags(calls: Calls, found: str, *, padded: bool) -> Reader:
     if char != "<":
         raise NotACallError
     found = "<" + (yield from tag()) + ">"
-    while found != end:
+    while found != end and found not in ends:
         value = _VALUE.fullmatch(found, 1, len(found) - 1)
         if value is None:
             raise NotACallError
         begin, key = found[: value.start("key")], value["key"].strip()
         text = {"true": True, "false": False}.get(value["text"])
-        tags = (begin, end)
+        tags = (begin, end, *ends)
         found = yield from values.read(key, f"</{value['tag']}>", tags, padded=padded, text=text)
         if found == begin:
             found += (yield from tag()) + ">"
     values.close()
-    return ""
+    return "" if found == end else found
 
 
 class _Values:

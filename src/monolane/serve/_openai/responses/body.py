@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from monolane.serve._grammar.structured import Structured, read_structured
-from monolane.serve._http.body import AnswerRequest, Count, ReasoningEffort
+from monolane.serve._http.body import AnswerRequest, Budget, ReasoningEffort
 from monolane.serve._openai.body import ToolChoice
 
 Json = dict[str, Any]
@@ -42,7 +42,7 @@ class ResponsesRequest(AnswerRequest):
         None, description="Go on from a stored response"
     )
     store: bool | None = Field(True, description="Keep the response for a while")
-    max_output_tokens: Count | None = None
+    max_output_tokens: Budget | None = None
     tools: Annotated[list[Json], Field(max_length=512)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -72,7 +72,9 @@ class ResponsesRequest(AnswerRequest):
     def token_limit(self) -> tuple[str, int | None]:
         """The field that bounds how many tokens may be drawn, and its value; None: all that fit."""
         given = self.max_output_tokens
-        return super().token_limit if given is None else ("max_output_tokens", given)
+        if given is None:
+            return super().token_limit
+        return "max_output_tokens", None if given < 0 else given
 
     def structured(self) -> Structured | None:
         """Return what the answer must look like; RequestError for values out of bounds."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from monolane.errors import RequestError
 from monolane.serve._openai.responses.tools import joined_name
+from monolane.text import joined_texts
 
 Json = dict[str, Any]
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
@@ -56,7 +57,12 @@ def _message(item: Json, thoughts: str, where: str) -> Json:
     if role is None:
         expected = ", ".join(_ROLES)
         raise RequestError(f"{where}.role: expected {expected}, got {item.get('role')!r:.80}")
-    message = {"role": role, "content": _text(item.get("content"), f"{where}.content")}
+    content = item.get("content")
+    if role == "assistant" and isinstance(content, list):  # pieces of one text
+        text = "".join(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
+    else:
+        text = _text(content, f"{where}.content")
+    message = {"role": role, "content": text}
     if thoughts and role == "assistant":
         message["reasoning_content"] = thoughts
     return message
@@ -106,7 +112,7 @@ def _text(content: Any, where: str) -> str:
         return content
     if not isinstance(content, list):
         raise RequestError(f"{where}: expected text or a list of parts")
-    return "".join(_part(part, f"{where}[{i}]") for i, part in enumerate(content))
+    return joined_texts([_part(part, f"{where}[{i}]") for i, part in enumerate(content)])
 
 
 def _part(part: Any, where: str) -> str:
