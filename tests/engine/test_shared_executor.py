@@ -249,7 +249,7 @@ class CountingExecutor(SharedExecutor):
 
 
 def test_a_pass_wakes_who_has_a_token_and_one_to_read_on() -> None:
-    """Not all that wait: with 63 sequences that cost a twelfth of the tokens."""
+    """Not all that wait, which are up to 63."""
     executor = Passes()
     shared = CountingExecutor(executor)
     got: queue.Queue[int] = queue.Queue()

@@ -7,8 +7,8 @@ sequence alone, bit by bit.
 No thread is set aside for this: one of the threads that wait for tokens reads the executor for all.
 It does so without the lock, and so does whoever begins an epoch or acts between two: ranks that
 start anew take as long as loading does, and who cancels meanwhile must not wait for that. Each
-other sleeps until it has tokens; who leaves wakes one to read on. Waking all after each pass costs
-a serving of 63 sequences 8 % of its tokens.
+other sleeps until it has tokens, and who leaves wakes one to read on: waking all after each pass
+would be 63 threads for a token of one.
 """
 
 import threading
