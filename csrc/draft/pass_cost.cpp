@@ -6,9 +6,9 @@ namespace monolane {
 namespace {
 
 constexpr double kLeastStep = 0.01;  // of the running median, relative; larger in the beginning
-// Passes after which a width moves with the others. At 64 the cost of one row fell by half on its
-// own when a short context followed a long one, and drafts did not seem worth it ever after.
-constexpr int64_t kStale = 8;
+// Passes after which a width that was not run among them is to be tried again if it may be worth
+// it.
+constexpr int64_t kOld = 4096;
 // What a row more costs of a pass of one, beside what it has to read, as long as nobody knows;
 // beyond the widest pass that was run, half of what its rows cost. Both rather too little: then a
 // pass is run, which tells.
@@ -27,20 +27,22 @@ double PassCost::load(int width) const { return read_[width] + kGuess * (width -
 
 void PassCost::add(int width, int64_t nanoseconds) {
   Width& mine = widths_[width];
-  const double cost = static_cast<double>(nanoseconds);
-  ++passes_;
-  mine.last = passes_;
+  const double cost = static_cast<double>(nanoseconds), expected = now(width);
+  if (old(width)) mine.runs = 0;
+  mine.last = ++passes_;
   if (++mine.runs <= kFirstRuns) {
-    mine.cost = mine.runs == 1 ? cost : std::min(mine.cost, cost);
+    mine.cost = mine.runs == 1 ? cost : std::min(expected, cost);
+    mine.level = level_;
     return;
   }
-  if (cost == mine.cost) return;
+  if (cost == expected) return;
   const double step = std::max(kLeastStep, 0.5 / static_cast<double>(mine.runs));
-  const double factor = cost > mine.cost ? 1 + step : 1 / (1 + step);
-  mine.cost *= factor;
-  for (Width& other : widths_) {
-    if (passes_ - other.last > kStale) other.cost *= factor;
-  }
+  const double factor = cost > expected ? 1 + step : 1 / (1 + step);
+  // One level for all. Were each width that is run to move those that are not, a machine that
+  // becomes slower would move them as often as there are such widths, and it faster, fewer times.
+  level_ *= factor;
+  mine.cost = expected * factor;
+  mine.level = level_;
 }
 
 int PassCost::reach() const {
@@ -49,23 +51,32 @@ int PassCost::reach() const {
   return std::min(2 * width, static_cast<int>(widths_.size()) - 1);
 }
 
+bool PassCost::old(int width) const { return passes_ - widths_[width].last > kOld; }
+
 double PassCost::of(int width) const {
-  if (known(width)) return widths_[width].cost;
+  if (!known(width)) return estimate(width);
+  const double again = old(width) ? estimate(width) : 0;
+  return again > 0 ? std::min(now(width), again) : now(width);
+}
+
+// From the widths next to it that were run lately.
+double PassCost::estimate(int width) const {
   int below = width - 1, above = width + 1;
   const int end = static_cast<int>(widths_.size());
-  while (below > 0 && !known(below)) --below;
-  while (above < end && !known(above)) ++above;
+  const auto fresh = [&](int other) { return known(other) && !old(other); };
+  while (below > 0 && !fresh(below)) --below;
+  while (above < end && !fresh(above)) ++above;
   if (below > 0 && above < end) {
     const double part = (load(width) - load(below)) / (load(above) - load(below));
-    return widths_[below].cost * (1 - part) + widths_[above].cost * part;
+    return now(below) * (1 - part) + now(above) * part;
   }
-  if (below == 0) return above < end ? widths_[above].cost : 0;  // no more than a wider one costs
-  const double one = known(1) ? widths_[1].cost : widths_[below].cost;
+  if (below == 0) return above < end ? now(above) : 0;  // no more than a wider one costs
+  const double one = now(fresh(1) ? 1 : below);
   const double more = load(below) - load(1);
-  const double price = more > 0 ? (widths_[below].cost - one) / more : one;  // of so much as one is
+  const double price = more > 0 ? (now(below) - one) / more : one;  // of so much as one is
   const double reading = std::clamp(price, 0.0, one) * (read_[width] - read_[below]);
   const double row = below > 1 ? price / 2 : 0;
-  return widths_[below].cost + reading + std::max(row, one) * kGuess * (width - below);
+  return now(below) + reading + std::max(row, one) * kGuess * (width - below);
 }
 
 }  // namespace monolane

@@ -3,6 +3,8 @@
 Without a clock: the test says what passes took.
 """
 
+import random
+
 import pytest
 
 from monolane._core import PassCost
@@ -56,3 +58,23 @@ def test_rows_that_choose_alike_are_believed() -> None:
     cost = known(READ, w1=1000, w2=1100)
     assert 1100 < cost.of(4) < 1400 < 1000 * union(4)
     assert known(READ, w1=1000, w2=900).of(4) >= 900  # nor less than nothing
+
+
+def test_a_machine_that_changes_its_speed_moves_all_widths_once() -> None:
+    """Two rows are run at first alone, and follow what others take: 20 % more than one, not nothing."""
+    rng = random.Random(1)
+
+    def took(width: int, slow: bool) -> int:
+        return round((1000 + 200 * (width - 1)) * (1.3 if slow else 1.0) * rng.uniform(0.97, 1.06))
+
+    cost = PassCost(64)
+    for width in (1, 2, 8, 16, 32):
+        for _ in range(60):
+            cost.add(width, took(width, slow=False))
+    for _ in range(20):
+        for at in range(200):
+            width = rng.choice((1, 4, 5, 6, 7, 8, 12, 16, 24, 32))
+            cost.add(width, took(width, slow=at < 100))
+        for _ in range(100):
+            cost.add(1, took(1, slow=True))
+        assert cost.of(2) / cost.of(1) == pytest.approx(1.2, rel=0.1)
