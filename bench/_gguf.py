@@ -104,15 +104,17 @@ def kind_of(mix: str, tensor: str, layer: int, layers: int) -> Kind:
     return Kind.Q6_K if six else Kind[mix.removesuffix("_M")]
 
 
-def random_rows(kind: Kind, columns: int, rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Return rows of random numbers with a mean near 0 and a deviation of columns**-0.5.
+def random_rows(
+    kind: Kind, columns: int, rng: np.random.Generator, times: float = 1.0
+) -> npt.NDArray[Any]:
+    """Return rows of random numbers with a mean near 0, a deviation of `times` columns**-0.5.
 
     Of MXFP4, whose scales are powers of two, of 0.7 to 1.4 times that.
 
     As a file holds them: [_ROWS, bytes of a row] of uint8, or floats [_ROWS, columns].
     """
     if kind in _PLAIN:
-        values = rng.standard_normal((_ROWS, columns), np.float32) * columns**-0.5
+        values = rng.standard_normal((_ROWS, columns), np.float32) * times * columns**-0.5
         if kind is Kind.BF16:
             halves: npt.NDArray[Any] = gguf.quants.quantize(values, kind)
             return halves
@@ -122,7 +124,7 @@ def random_rows(kind: Kind, columns: int, rng: np.random.Generator) -> npt.NDArr
     blocks = rng.integers(0, 256, (_ROWS * columns // per_block, size), np.uint8)
     _set_scale(blocks, kind, 1.0)
     spread = float(gguf.quants.dequantize(blocks, kind).std())
-    _set_scale(blocks, kind, columns**-0.5 / spread)
+    _set_scale(blocks, kind, times * columns**-0.5 / spread)
     return blocks.reshape(_ROWS, -1)
 
 

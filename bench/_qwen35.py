@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby, repeat
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from gguf import GGMLQuantizationType as Kind
 
 _VERSION = 1  # of what is written below: a new one makes new files
 _TAPS, _INTERVAL = 4, 4  # of the convolutions; every fourth layer attends
+_DECAY = -0.05  # of a state, near none, as trained ones are
 Sizes = tuple[int, ...]  # of a tensor, columns last
 
 
@@ -43,6 +45,7 @@ class Hybrid:
     experts: int = 0
     chosen: int = 0
     tied: bool = False
+    embedding: float = 1.0  # times as large as other weights
 
     @property
     def architecture(self) -> str:
@@ -54,6 +57,12 @@ HYBRIDS = {
     "qwen3.5-2b": Hybrid(24, 2048, 6144, 8, 2, 16, tied=True),
     # Eight of the layers of a 35B-A3B, with all of its experts: 7.6 B, 1.2 B for a token.
     "qwen3.5-35b-a3b-8": Hybrid(8, 2048, 512, 16, 2, 32, experts=256, chosen=8),
+    # A fifth of the layers and of the vocabulary, so that the head takes the part of a pass that it
+    # takes in the whole model. Each token chooses experts of its own, as its embedding outweighs
+    # what layers add: the worst case of a pass of several rows.
+    "qwen3.5-35b-a3b-fifth": Hybrid(
+        8, 2048, 512, 16, 2, 32, vocab=49_664, experts=256, chosen=8, embedding=64.0
+    ),
     "qwen3.5-tiny": Hybrid(4, 256, 512, 2, 1, 4, vocab=512, key_heads=2, tied=True),
 }
 
@@ -72,6 +81,39 @@ def random_hybrid(home: Path, shape: str, mix: str, quantize: Path) -> Path:
         _write(aside, sizes, mix, _asked(quantize, header, mix))
         aside.replace(path)
     return path
+
+
+def header_of(path: Path, shape: str, mix: str, types: Mapping[str, str]) -> Path:
+    """Write a file of these types without its data, of which a config and a plan can be made."""
+    sizes, left = HYBRIDS[shape], {name: _spread(runs) for name, runs in types.items()}
+    kinds = {tensor: next(left[_place(tensor)]) for tensor, _ in _tensors(sizes)}
+    _write(path, sizes, mix, kinds, hole=True)
+    return path
+
+
+def types_of(path: Path) -> dict[str, str]:
+    """Return the types of a file's tensors by name, those of a layer in the order of the layers.
+
+    As in ``{"ffn_down.weight": "Q6_K*3 Q4_K*2 Q6_K*1"}``, for a results file.
+    """
+    found: dict[str, list[str]] = {}
+    for tensor in gguf.GGUFReader(path).tensors:
+        found.setdefault(_place(tensor.name), []).append(tensor.tensor_type.name)
+    return {
+        name: " ".join(f"{kind}*{len(list(run))}" for kind, run in groupby(kinds))
+        for name, kinds in found.items()
+    }
+
+
+def _place(tensor: str) -> str:
+    """Return a tensor's name without its layer."""
+    return re.sub(r"^blk\.\d+\.", "", tensor)
+
+
+def _spread(runs: str) -> Iterator[Kind]:
+    for run in runs.split():
+        kind, _, count = run.partition("*")
+        yield from repeat(Kind[kind], int(count))
 
 
 def _written(name: str, shape: Sizes) -> Kind:
@@ -98,14 +140,16 @@ def _asked(quantize: Path, header: Path, mix: str) -> dict[str, Kind]:
 def _write(
     path: Path, sizes: Hybrid, mix: str, kinds: Mapping[str, Kind], hole: bool = False
 ) -> None:
-    """Write a file; with a hole in place of its data if llama-quantize is only to look at it."""
+    """Write a file; with a hole in place of its data if it is only to be looked at."""
     writer = gguf.GGUFWriter(path, sizes.architecture, use_temp_file=False)
     _add_fields(writer, sizes)
     writer.add_file_type(file_type(mix))
     add_words(writer, sizes.vocab)
     if hole:
-        end = 0
+        end, decays = 0, []
         for name, shape in _tensors(sizes):
+            if name.endswith("ssm_a"):  # whose sign is looked at when a file is opened
+                decays.append((end, np.full(shape, _DECAY, np.float32).tobytes()))
             dtype = np.dtype(np.float32 if kinds[name] is Kind.F32 else np.float16)
             size = prod(shape) * dtype.itemsize
             writer.add_tensor_info(name, shape, dtype, size, raw_dtype=kinds[name])
@@ -114,20 +158,25 @@ def _write(
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         writer.close()
-        os.truncate(path, -(-path.stat().st_size // 32) * 32 + end)
+        begin = -(-path.stat().st_size // 32) * 32
+        os.truncate(path, begin + end)
+        with path.open("r+b") as file:
+            for at, values in decays:
+                file.seek(begin + at)
+                file.write(values)
         return
     rng = np.random.default_rng(0)
-    rows: dict[tuple[Kind, int], npt.NDArray[Any]] = {}
+    rows: dict[tuple[Kind, int, float], npt.NDArray[Any]] = {}
     for name, shape in _tensors(sizes):
         kind = kinds[name]
         if len(shape) == 1:
-            # Decays near 1, as trained ones are; all else that is single is a scale.
-            value = -0.05 if name.endswith("ssm_a") else 1.0
+            value = _DECAY if name.endswith("ssm_a") else 1.0  # all else is a scale
             writer.add_tensor(name, np.full(shape, value, np.float32))
             continue
-        if (kind, shape[-1]) not in rows:
-            rows[kind, shape[-1]] = random_rows(kind, shape[-1], rng)
-        block = rows[kind, shape[-1]]
+        times = sizes.embedding if name == "token_embd.weight" else 1.0
+        if (kind, shape[-1], times) not in rows:
+            rows[kind, shape[-1], times] = random_rows(kind, shape[-1], rng, times)
+        block = rows[kind, shape[-1], times]
         stored = np.resize(block, (*shape[:-1], block.shape[1]))
         writer.add_tensor(name, stored, raw_dtype=kind)
     writer.write_header_to_file()

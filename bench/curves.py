@@ -151,7 +151,7 @@ _PEERS = {"ratio_to_llama_cpp": "as llama.cpp", "ratio_to_ik_llama_cpp": "as ik_
 _CASES: dict[str, Callable[[Record], bool]] = {
     "decode behind 128 tokens": lambda r: r["name"] == "decode" and r["context"] == 128,
     "decode behind 4,096": lambda r: r["name"] == "decode" and r["context"] == 4096,
-    "prompt of 512": lambda r: r["name"] == "prefill",
+    "prompt of 256 or 512": lambda r: r["name"] == "prefill",
 }
 
 
@@ -203,7 +203,7 @@ PICTURES = {
         inches=(9.6, 3.4),
     ),
     "peers.svg": Picture(
-        "benchmarks.md", ("-peers.json",), draw_peers, inches=(10.4, 4.2), every=True
+        "benchmarks.md", ("-peers.json",), draw_peers, inches=(10.4, 5.4), every=True
     ),
 }
 

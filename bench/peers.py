@@ -105,8 +105,11 @@ def measure(options: argparse.Namespace, name: str, path: Path) -> list[Record]:
             "--steady"
         )
     records = bench_records(path.stem, probe, decodes, prefills)
+    types = mix_of(options.shape, path) if options.gguf is None else {}
     for record, pairing in zip(records[1:], pairings, strict=True):
         record["dtype"] = name
+        if types and record["name"] == "decode":
+            record["types"] = types
         if left_out[id(pairing)]:
             record["rounds_left_out"] = left_out[id(pairing)]
         for peer in pairing.peers:
@@ -217,6 +220,17 @@ def find_files(
             f"expected --shape of {shapes} and --type of {', '.join(TYPES)}, got {said}"
         )
     return [(kind, random_gguf(home, shape, kind)) for kind in types]
+
+
+def mix_of(shape: str, path: Path) -> dict[str, str]:
+    """Return the types of the tensors of a file whose mix the peer's own llama-quantize made.
+
+    Of other random files bench/_gguf.py tells them. Without them nobody could compute afterwards
+    what a token had to read.
+    """
+    from _qwen35 import HYBRIDS, types_of
+
+    return types_of(path) if shape in HYBRIDS else {}
 
 
 def type_of(path: Path) -> str:

@@ -11,6 +11,7 @@ import json
 import re
 import statistics
 import sys
+import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from monolane.cli._model_config import planned_model
 from monolane.measure import SYNTHETIC, synthetic_config
 from monolane.model import ModelConfig, Role, find_format, parse_config
 from monolane.plan import Place, cpu, pass_cost
@@ -86,7 +88,8 @@ class Measured:
         """Return it as a question: on its own processor unless another is named."""
         record, workers = self.record, self.record["workers"]
         own = find_processor(str(self.device["name"]), workers)
-        config, dtype, formats = model_of(record["model"], record["dtype"])
+        types = tuple(record.get("types", {}).items())
+        config, dtype, formats = model_of(record["model"], record["dtype"], types)
         return Scenario(
             model=record["model"],
             config=config,
@@ -123,16 +126,28 @@ class Measured:
 
 
 @cache
-def model_of(name: str, kind: str) -> tuple[ModelConfig, str, dict[Place, str] | None]:
-    """Return config, dtype and formats of a model of bench: of ours, or a random GGUF file's."""
+def model_of(
+    name: str, kind: str, types: tuple[tuple[str, str], ...] = ()
+) -> tuple[ModelConfig, str, dict[Place, str] | None]:
+    """Return config, dtype and formats of a model of bench: of ours, or a random GGUF file's.
+
+    ``types``: of the file's tensors, where its record has them (bench/_qwen35.py).
+    """
     if name.removeprefix("synthetic-") in SYNTHETIC:
         return synthetic_config(name.removeprefix("synthetic-")), kind, None
     sys.path.insert(0, str(ROOT / "bench"))
     try:
         from _gguf import SHAPES, kind_of
+        from _qwen35 import header_of
     finally:
         sys.path.remove(str(ROOT / "bench"))
 
+    if types:
+        with tempfile.TemporaryDirectory() as folder:
+            shape_name = name.partition(f"-{kind}-")[0]
+            header = header_of(Path(folder) / "header.gguf", shape_name, kind, dict(types))
+            config, formats = planned_model(str(header))
+        return config, "auto", formats
     shape = SHAPES[name.partition(f"-{kind}-")[0]]
     fields = {
         "model_type": "llama",
