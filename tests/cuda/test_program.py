@@ -363,6 +363,7 @@ def test_every_field_is_computed_or_refused() -> None:
         ("gemma3_text", "local_rotary"),
         ("gemma3n_text", "local_rotary"),
         ("gemma4_text", "local_rotary"),
+        ("gemma4_unified_text", "local_rotary"),
         ("gpt_oss", "out_bias"),
         ("llama", "out_bias"),
         ("mixtral", "experts"),

@@ -53,6 +53,7 @@ from .sizes import (
     SECTIONS,
     SHARED,
     SHARP,
+    UNIFIED,
     YARN,
 )
 
@@ -402,6 +403,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "num_global_key_value_heads": None,
         },
     ),
+    "Gemma 4 unified": (
+        "Gemma4Unified",
+        ODD | UNIFIED | {"attention_k_eq_v": True, "sliding_window": 9},
+    ),
+    "Gemma 4 unified, shared keys, capped, tied": (
+        "Gemma4Unified",
+        ODD
+        | UNIFIED
+        | {"num_hidden_layers": 6, "layer_types": TWO_WINDOWS * 2, "sliding_window": 5}
+        | {"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "tie_word_embeddings": True}
+        | {"final_logit_softcapping": 3.0, "num_global_key_value_heads": None},
+    ),
 }
 
 
@@ -444,7 +457,8 @@ def write(folder: Path, kind: str = "Llama", **changes: Any) -> Any:
         "eos_token_id": 2,
         "pad_token_id": None,
     }
-    apart = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")
+    apart = ("Gemma3", "Gemma3n", "Gemma4", "Gemma4Unified", "Llama4", "Qwen3_5")
+    apart += ("Qwen3_5Moe",)
     kinds = {kind: f"{kind}Text" for kind in apart}
     # A copy: Transformers writes its defaults into the objects it is given, which cases share.
     fields = copy.deepcopy(fields | changes)
@@ -493,7 +507,8 @@ def sees(folder: Path, kind: str, text: dict[str, Any], vision: Any) -> Any:
     torch.manual_seed(0)
     text = {"initializer_range": 0.15, "max_position_embeddings": 64, **text}
     tied = {name: text[name] for name in ("tie_word_embeddings",) if name in text}
-    config = getattr(transformers, f"{kind}Config")(text_config=text, vision_config=vision, **tied)
+    outer = tied | ({"audio_config": HEARING} if kind == "Gemma4Unified" else {})
+    config = getattr(transformers, f"{kind}Config")(text_config=text, vision_config=vision, **outer)
     config.text_config._experts_implementation = "eager"
     model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
     model.save_pretrained(folder)
@@ -728,6 +743,8 @@ LLAMA_VISION = TOWER | {
     "model_type": "llama4_vision_model",
 }
 KIMI_VISION = TOWER | {"num_attention_heads": 1, "pos_emb_height": 2, "pos_emb_width": 2}
+PATCHES = {"patch_size": 2, "mm_embed_dim": 10, "mm_posemb_size": 5, "output_proj_dims": 10}
+HEARING = {"audio_embed_dim": 7}
 QWEN_VL = {"hidden_size": 8, "intermediate_size": 8, "depth": 1, "num_heads": 1}
 # Case: class of Transformers, its text and its tower.
 SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -747,6 +764,14 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         | {"num_hidden_layers": 3, "model_type": "gemma4_text", "sliding_window": 9}
         | {"hidden_size_per_layer_input": 7, "vocab_size_per_layer_input": 97},
         TOWER | {"num_attention_heads": 1, "head_dim": 8, "model_type": "gemma4_vision"},
+    ),
+    "Gemma 4 unified": (
+        "Gemma4Unified",
+        ODD
+        | UNIFIED
+        | {"num_hidden_layers": 3, "model_type": "gemma4_unified_text", "sliding_window": 9}
+        | {"attention_k_eq_v": True, "final_logit_softcapping": 3.0},
+        PATCHES,
     ),
     "Llama 4": (
         "Llama4",
@@ -780,10 +805,9 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def test_the_text_is_read_out_of_a_model_that_sees(case: str, tmp_path: Path) -> None:
     kind, text, tower = SEEING[case]
     model = sees(tmp_path, kind, text, tower | {"out_hidden_size": 60})
-    assert any(
-        name.startswith(("model.visual.", "vision_tower.", "model.vision_tower.", "vision_model."))
-        for name in Checkpoint.open(tmp_path)
-    )
+    names, others = list(Checkpoint.open(tmp_path)), ["visual.", "vision_tower.", "vision_model."]
+    others += ["vision_embedder."]
+    assert any(name.removeprefix("model.").startswith(tuple(others)) for name in names)
     ids = np.random.default_rng(0).integers(97, size=TOKENS)
     # Transformers' whole Llama 4 asks its text for pictures, and fails where it was given none.
     wanted = compute(model.language_model if kind == "Llama4" else model, ids)

@@ -39,6 +39,7 @@ from .sizes import (
     MLA,
     NEMOTRON,
     SECTIONS,
+    UNIFIED,
     YARN,
 )
 
@@ -267,6 +268,13 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "Gemma4Text",
         "gemma4",
         GEMMA4 | {"attention_k_eq_v": True, "sliding_window": 9, "tie_word_embeddings": True},
+    ),
+    "Gemma 4 unified": (
+        "Gemma4UnifiedText",
+        "gemma4",
+        UNIFIED
+        | {"attention_k_eq_v": True, "sliding_window": 9, "tie_word_embeddings": True}
+        | {"final_logit_softcapping": 3.0},
     ),
     "Gemma 4, mixtures": (
         "Gemma4Text",

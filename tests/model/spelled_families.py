@@ -20,6 +20,7 @@ DENSE = [kind for kind in KINDS if not kind.startswith("laneformer")]
 NESTED = [
     "gemma3",
     "gemma4",
+    "gemma4_unified",
     "qwen3_5",
     "qwen3_5_moe",
     "qwen3_vl",

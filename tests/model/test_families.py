@@ -188,7 +188,7 @@ FEATURES = {
         *("layers.hashed", "experts.limit", "experts.scores"),
     ),
     **dict.fromkeys(
-        ("gemma4_text", "gemma4"),
+        ("gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified"),
         (
             *("local_rotary", "norm_after", "qk_norm", "query_scale", "value_norm", "activation"),
             *("embedding_scale", "layer_scales", "layers.rotary", "layers.sizes"),

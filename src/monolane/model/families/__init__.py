@@ -40,7 +40,12 @@ from monolane.model.families.falcon_h1 import FALCON_H1
 from monolane.model.families.gemma2 import GEMMA2
 from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
 from monolane.model.families.gemma3n import GEMMA3N, GEMMA3N_TEXT
-from monolane.model.families.gemma4 import GEMMA4, GEMMA4_TEXT
+from monolane.model.families.gemma4 import (
+    GEMMA4,
+    GEMMA4_TEXT,
+    GEMMA4_UNIFIED,
+    GEMMA4_UNIFIED_TEXT,
+)
 from monolane.model.families.glm4 import GLM4
 from monolane.model.families.glm4_moe import GLM4_MOE
 from monolane.model.families.glm_moe_dsa import GLM_MOE_DSA
@@ -95,6 +100,8 @@ FAMILIES = (
     GEMMA3,
     GEMMA4_TEXT,
     GEMMA4,
+    GEMMA4_UNIFIED_TEXT,
+    GEMMA4_UNIFIED,
     GPT_OSS,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
@@ -155,7 +162,8 @@ _BY_MODEL_TYPE = {
     for text in family.inside or (None,)
 }
 _MODEL_TYPES = tuple(kind for kind, text in _BY_MODEL_TYPE if text is None)
-ASSISTANT = "gemma4_assistant"  # no model: it drafts for one (``_assistant.py``)
+# No models: they draft for one (``_assistant.py``).
+ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 # What stands in the way of families that users ask for.
 _REFUSED = {
     "gemma": "Gemma 3 is read, the first one is not yet",
@@ -166,7 +174,7 @@ _REFUSED = {
 def parse_config(raw: Mapping[str, Any], source: str = "config.json") -> ModelConfig:
     """Read the object of a config.json; ConfigError says which field is missing or wrong."""
     kind = raw.get("model_type")
-    if kind == ASSISTANT:
+    if kind in ASSISTANTS:
         raise ConfigError(
             f"{source}: model_type: expected a model, got {kind!r}, an assistant, which drafts for "
             "a Gemma 4 model: load that one, and give this folder as its draft (--draft)"
