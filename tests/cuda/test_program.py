@@ -392,6 +392,8 @@ def test_every_field_is_computed_or_refused() -> None:
         ("falcon_h1", "key_scale"),
         ("bamba", "layers.modules"),
         ("granite", "residual_scale"),
+        ("granitemoe", "experts"),
+        ("granitemoeshared", "experts"),
         ("exaone4", "norm_before"),
         ("olmo3", "local_rotary"),
         ("glm4", "norm_after"),

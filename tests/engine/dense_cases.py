@@ -36,6 +36,15 @@ from .sizes import (
 
 ALL_FULL: dict[str, Any] = {"layer_types": ["full_attention"] * 3}
 TWO_WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"]
+ODD_HEADS = ODD | {"head_dim": 10}
+GRANITES = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.6,
+    "logits_scaling": 2.0,
+    "num_local_experts": 7,
+    "num_experts_per_tok": 3,
+}
 # Case: class of Transformers, changes of the config.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama 2": ("Llama", {"num_key_value_heads": 8}),
@@ -288,6 +297,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Gemma 2, not capped": (
         "Gemma2",
         ODD | {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ),
+    "Granite 3, mixtures": ("GraniteMoe", ODD_HEADS | GRANITES),
+    "Granite 3, mixtures, biases, tied": (
+        "GraniteMoe",
+        ODD_HEADS | GRANITES | {"attention_bias": True, "tie_word_embeddings": True},
+    ),
+    "Granite 3, mixtures, shared": (
+        "GraniteMoeShared",
+        ODD_HEADS | GRANITES | {"shared_intermediate_size": 46},
     ),
     "Granite 4": ("GraniteMoeHybrid", GRANITE4),
     "Granite 4, mixtures, one group": (

@@ -154,6 +154,7 @@ FEATURES = {
     "lfm2": ("qk_norm",),  # whose layers attend, all of them, where none is said not to
     "lfm2_moe": ("qk_norm", "experts"),
     "granite": ("query_scale",),
+    **dict.fromkeys(("granitemoe", "granitemoeshared"), ("query_scale", "experts")),
     "granitemoehybrid": ("query_scale", "experts", "layers.rotary", *MODULES),
     "nemotron_h": ("activation", "layers.rotary", *MODULES),
     "falcon_h1": (*MODULES, "operations.Mlp"),

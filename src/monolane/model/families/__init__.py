@@ -55,6 +55,7 @@ from monolane.model.families.glm4_moe import GLM4_MOE
 from monolane.model.families.glm_moe_dsa import GLM_MOE_DSA
 from monolane.model.families.gpt_oss import GPT_OSS
 from monolane.model.families.granite import GRANITE
+from monolane.model.families.granitemoe import GRANITEMOE, GRANITEMOESHARED
 from monolane.model.families.granitemoehybrid import GRANITEMOEHYBRID
 from monolane.model.families.helium import HELIUM
 from monolane.model.families.hunyuan import HUNYUAN_V1_DENSE, HUNYUAN_V1_MOE
@@ -160,6 +161,8 @@ FAMILIES = (
     HELIUM,
     MINISTRAL,
     CWM,
+    GRANITEMOE,
+    GRANITEMOESHARED,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}
