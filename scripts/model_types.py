@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from monolane.errors import ConfigError
-from monolane.model import ASSISTANT, parse_config
+from monolane.model import ASSISTANTS, parse_config
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "model-types.md"
 LOADS, UNKNOWN = "loads", "no such family"
@@ -57,7 +57,7 @@ def rows() -> list[Row]:
 
 def read(kind: str) -> str:
     """Return what comes of a type's default config; of a drafter's, which has none, what it is."""
-    if kind == ASSISTANT:
+    if kind in ASSISTANTS:
         return DRAFTS
     auto = importlib.import_module("transformers.models.auto.configuration_auto")
     try:
@@ -91,7 +91,7 @@ def page(found: list[Row], of: str) -> str:
     drafting = sum(row.said == DRAFTS for row in found)
     others = sum(row.said.startswith("refused") for row in found)
     summary = (
-        f"{count} of {len(found)} load, {drafting} as a drafter; {others} more have a family that "
+        f"{count} of {len(found)} load, {drafting} as drafters; {others} more have a family that "
         "refuses the default, and the others have none."
     )
     lines = [f"| `{row.kind}` | {row.said} |" for row in found]

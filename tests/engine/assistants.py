@@ -44,6 +44,9 @@ MODELS: dict[str, dict[str, Any]] = {
         "vocab_size_per_layer_input": V,
         "final_logit_softcapping": 3.0,
     },
+    "unified": ALIKE
+    | {"layer_types": [SLIDING, FULL, SLIDING, FULL], "model_type": "gemma4_unified_text"}
+    | {"final_logit_softcapping": 3.0},
     "mixtures": ALIKE
     | {"layer_types": [SLIDING, FULL], "enable_moe_block": True, "num_experts": 7}
     | {"top_k_experts": 3, "moe_intermediate_size": 40},
@@ -62,6 +65,7 @@ CASES: dict[str, Case] = {
     "shared keys": (MODELS["shared keys"], [SLIDING, FULL], {}),
     "shared keys, ordered": (MODELS["shared keys"], [FULL, FULL], ORDERED),
     "mixtures": (MODELS["mixtures"], [FULL], {}),
+    "unified": (MODELS["unified"], [SLIDING, FULL, SLIDING], ORDERED),
 }
 
 
@@ -79,26 +83,36 @@ def shaken(model: Any) -> Any:
 
 
 def make_model(changes: dict[str, Any], **sizes: Any) -> Any:
-    fields = SIZES | sizes | changes
-    config = transformers.Gemma4TextConfig(
-        **json.loads(json.dumps(fields)), num_hidden_layers=len(changes["layer_types"])
+    fields = json.loads(json.dumps(SIZES | sizes | changes))
+    name, fields = named(fields)
+    config = getattr(transformers, f"{name}TextConfig")(
+        **fields, num_hidden_layers=len(changes["layer_types"])
     )
     config._experts_implementation = "eager"
-    return shaken(transformers.Gemma4ForCausalLM(config))
+    return shaken(getattr(transformers, f"{name}ForCausalLM")(config))
+
+
+def named(fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return how the classes of a model's type begin, and its fields without what they lack."""
+    if fields.pop("model_type", "gemma4_text") == "gemma4_text":
+        return "Gemma4", fields
+    return "Gemma4Unified", {name: x for name, x in fields.items() if "per_layer" not in name}
 
 
 def make_assistant(
     model: dict[str, Any], kinds: list[str], changes: dict[str, Any], **sizes: Any
 ) -> Any:
-    alike = {name: model[name] for name in ALIKE if name in model}
+    alike = {name: model[name] for name in (*ALIKE, "model_type") if name in model}
     fields = SIZES | sizes
     text = json.loads(json.dumps(fields | OWN | alike | {"layer_types": kinds}))
-    config = transformers.Gemma4AssistantConfig(
-        text_config={**text, "num_hidden_layers": len(kinds), "model_type": "gemma4_text"},
+    kind = text.get("model_type", "gemma4_text")
+    name, text = named(text)
+    config = getattr(transformers, f"{name}AssistantConfig")(
+        text_config={**text, "num_hidden_layers": len(kinds), "model_type": kind},
         backbone_hidden_size=fields["hidden_size"],
         **changes,
     )
-    return shaken(transformers.Gemma4AssistantForCausalLM(config))
+    return shaken(getattr(transformers, f"{name}AssistantForCausalLM")(config))
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,10 @@ TURNED = (
     "granite",
     "granitehybrid",
     "mistral3",
+    "arcee",
 )  # whose queries and keys it reorders
 MAMBAS = ("granitehybrid", "falcon-h1", "nemotron_h", "nemotron_h_moe")  # which have Mamba-2
+OFFSET = ("gemma", "gemma2", "gemma3")  # to whose norms it adds 1
 HYBRIDS = ("qwen3next", "qwen35", "qwen35moe")  # which have gated delta rules
 
 
@@ -131,6 +133,8 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         said |= {"rope.dimension_sections": [3, 2, 1, 0], "n_deepstack_layers": 3}
     if architecture.startswith("qwen35"):
         said["rope.dimension_sections"] = [*rope.get("mrope_section", [11, 11, 10]), 0]
+    if architecture == "gemma":
+        del said["rope.freq_base"]
     if architecture == "gemma2":
         said["attention.sliding_window"] = config.sliding_window
         said["attn_logit_softcapping"] = config.attn_logit_softcapping
@@ -158,7 +162,7 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
     if architecture == "gemma3":
         said["attention.sliding_window"] = config.sliding_window
         said["rope.freq_base_swa"] = rope["sliding_attention"]["rope_theta"]
-    elif architecture in ("llama", "smollm3"):
+    elif architecture in ("llama", "smollm3", "arcee", "exaone"):
         said["rope.dimension_count"] = head_dim
     if architecture == "gemma4":
         said |= gemma4_metadata(config)
@@ -255,7 +259,7 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
             array = interleaved(array, config.num_attention_heads)
         if architecture in TURNED and ".k_proj" in name:
             array = interleaved(array, config.num_key_value_heads)
-        offset = architecture in ("gemma2", "gemma3", *HYBRIDS) and ".linear_attn." not in name
+        offset = architecture in (*OFFSET, *HYBRIDS) and ".linear_attn." not in name
         if offset and name.endswith("norm.weight"):
             array = array + 1
         if architecture.startswith("nemotron"):

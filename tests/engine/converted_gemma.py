@@ -42,9 +42,9 @@ def gemma4_metadata(config: Any) -> dict[str, Any]:
         "rope.dimension_count": wide.head_dim,
         "rope.dimension_count_swa": local,
         "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
-        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        "embedding_length_per_layer_input": getattr(config, "hidden_size_per_layer_input", 0),
     }
-    if config.enable_moe_block:
+    if getattr(config, "enable_moe_block", False):
         said |= {
             "expert_count": config.num_experts,
             "expert_used_count": config.top_k_experts,

@@ -244,3 +244,4 @@ GEMMA4: dict[str, Any] = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
     },
 }
+UNIFIED = {name: x for name, x in GEMMA4.items() if "per_layer" not in name}  # of Gemma 4, 12B

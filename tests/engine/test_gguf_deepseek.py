@@ -1,5 +1,5 @@
-"""GGUF files of Mistral 4, DeepSeek-V3.2, GLM-5 and DeepSeek-V4: the logits of the folder that they
-were made of, to the bit, and what Transformers computes of it.
+"""GGUF files of Mistral 4, Kimi-K2.5, DeepSeek-V3.2, GLM-5 and DeepSeek-V4: the logits of the
+folder that they were made of, to the bit, and what Transformers computes of it.
 
 converter_deepseek.json has what llama.cpp's own converter (of llama-cpp-python 0.3.36) wrote of the
 first case of each: metadata, names and shapes of tensors.
@@ -23,8 +23,8 @@ from monolane.sources import unpack_gguf
 
 from .converted import metadata, tensors
 from .converted_deepseek import deepseek4_metadata, deepseek4_tensors
-from .sizes import DEEPSEEK4, GROWING, INDEXED, MISTRAL4, SHARP, YARN
-from .test_dense import compute, load_file, save_file, write
+from .sizes import DEEPSEEK4, GROWING, INDEXED, MISTRAL4, MLA, SHARP, YARN
+from .test_dense import KIMI_VISION, compute, load_file, save_file, sees, write
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -40,6 +40,13 @@ RATES = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
 # Case: class of Transformers, architecture in the file, changes of the config.
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "Mistral 4": ("Mistral4", "mistral4", MISTRAL4 | {"rope_parameters": SLOW}),
+    "Kimi-K2.5": (
+        "Kimi_K25",
+        "deepseek2",
+        MLA
+        | {"model_type": "kimi_k2", "n_group": 1, "topk_group": 1, "rope_parameters": SHARPENED}
+        | {"num_hidden_layers": 3, "tie_word_embeddings": False},
+    ),
     "DeepSeek-V3.2": ("DeepseekV32", "deepseek32", INDEXED | {"rope_parameters": SHARPENED}),
     "GLM-5": (
         "GlmMoeDsa",
@@ -106,7 +113,10 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Theirs]:
     def make(case: str) -> Theirs:
         kind, architecture, changes = CASES[case]
         folder = tmp_path_factory.mktemp("deepseek")
-        model = write(folder, kind, **changes)
+        if kind == "Kimi_K25":
+            model = text_of(sees(folder, kind, changes, KIMI_VISION | {"out_hidden_size": 60}))
+        else:
+            model = write(folder, kind, **changes)
         ids = np.random.default_rng(0).integers(
             model.config.vocab_size, size=LONG if architecture == "deepseek4" else TOKENS
         )
@@ -118,6 +128,14 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Theirs]:
         return Theirs(model, folder, said, stored, ids.tolist(), compute(model, ids))
 
     return make
+
+
+def text_of(model: Any) -> Any:
+    """Return the text of a Kimi-K2.5 by itself, which is all that a file has of it."""
+    text = transformers.DeepseekV3ForCausalLM(model.config.text_config).eval()
+    text.model.load_state_dict(model.model.language_model.state_dict())
+    text.lm_head.load_state_dict(model.lm_head.state_dict())
+    return text
 
 
 def logits_of(path: Path, ids: list[int], backend: str = "reference") -> np.ndarray[Any, Any]:
@@ -187,7 +205,7 @@ def test_halves_are_the_same_numbers_in_a_folder_and_in_a_file(
     np.testing.assert_array_equal(logits_of(path, it.ids), logits_of(folder, it.ids))
 
 
-@pytest.mark.parametrize("case", ["Mistral 4", *ALONE])
+@pytest.mark.parametrize("case", ["Mistral 4", "Kimi-K2.5", *ALONE])
 def test_a_file_is_what_the_converter_writes(case: str, theirs: Callable[[str], Theirs]) -> None:
     """Names, shapes and metadata, but for what it says of the file and of its tokens."""
     it, recorded = theirs(case), RECORDED[CASES[case][1]]

@@ -15,8 +15,9 @@ from monolane.model import Blocks, GgufModel, Role, Weights
 from monolane.model._gguf_types import GGML_TYPES
 
 from .converted import metadata, tensors
+from .gguf_cases import VOCAB
 from .sizes import DELTA, HYBRID
-from .test_gguf import TOKENS, VOCAB, blocks, quantized, random_model
+from .test_gguf import TOKENS, blocks, quantized, random_model
 
 Write = Callable[..., Path]
 SMALL = DELTA | {"vocab_size": VOCAB, "hidden_size": 64}  # whole blocks of 32 in a row

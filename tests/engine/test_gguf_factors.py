@@ -12,7 +12,8 @@ from monolane import Engine
 from monolane.errors import BackendError, CheckpointError
 
 from .converted import metadata, tensors
-from .test_gguf import CASES, random_model
+from .gguf_cases import CASES
+from .test_gguf import random_model
 
 NVFP4 = gguf.GGMLQuantizationType.NVFP4
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 64, "head_dim": 16}

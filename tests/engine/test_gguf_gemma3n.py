@@ -18,8 +18,9 @@ from monolane.ops.per_layer.spec import PerLayer
 from monolane.ops.sparse_mlp.spec import SparseMlp
 
 from .converted import metadata, tensors
+from .gguf_cases import VOCAB
 from .sizes import GEMMA3N
-from .test_gguf import VOCAB, random_model
+from .test_gguf import random_model
 
 Write = Callable[..., Path]
 IDS = list(range(3, 33))

@@ -25,7 +25,8 @@ from monolane.model import (
 )
 
 from .converted import metadata, tensors
-from .test_gguf import TOKENS, VOCAB, random_model
+from .gguf_cases import VOCAB
+from .test_gguf import TOKENS, random_model
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -16,7 +16,8 @@ from monolane.sources import unpack_gguf
 from monolane.text import Tokenizer
 
 from .converted import metadata, tensors
-from .test_gguf import CASES, TOKENS, VOCAB, blocks, random_model
+from .gguf_cases import CASES, VOCAB
+from .test_gguf import TOKENS, blocks, random_model
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -20,6 +20,7 @@ DENSE = [kind for kind in KINDS if not kind.startswith("laneformer")]
 NESTED = [
     "gemma3",
     "gemma4",
+    "gemma4_unified",
     "qwen3_5",
     "qwen3_5_moe",
     "qwen3_vl",
@@ -31,7 +32,7 @@ NESTED = [
 HYBRIDS = [kind for kind in DENSE if kind.startswith(("qwen3_next", "qwen3_5"))]
 # Rotary pairs are neighbours.
 PAIRED = ["ernie4_5", "ernie4_5_moe", "glm4", "cohere", "cohere2", "llama4_text", "llama4"]
-PAIRED += ["deepseek_v4"]
+PAIRED += ["deepseek_v4", "glm", "helium"]
 LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "kimi_linear"]
 LATENT += ["mistral4", "kimi_k25", "deepseek_v32", "glm_moe_dsa"]
 OWN_LAYERS = ["nemotron_h", "falcon_h1", "bamba"]  # whose layer_types are not read
@@ -51,7 +52,7 @@ def spelled(kind: str, **fields: Any) -> dict[str, Any]:
         fields = {"hidden_size_per_layer_input": 0} | fields
     if kind.startswith("gemma3n"):  # whose last layers read others' keys
         fields = {"num_kv_shared_layers": 0} | fields
-    if kind in (*HYBRIDS, "glm4", "glm4_moe"):  # whose default is a part of a head
+    if kind in (*HYBRIDS, "glm", "glm4", "glm4_moe"):  # whose default is a part of a head
         fields = {"partial_rotary_factor": 1.0} | fields
     if kind in NESTED:
         return {"model_type": kind, "text_config": SIZES | fields}

@@ -61,13 +61,14 @@ def test_dense_families_are_one_lane_that_reduces_at_once(kind: str) -> None:
     assert {x.attention_reduce for x in config.layers} == {NOW}
     assert config.rotary.style == ("interleaved" if latent or kind in PAIRED else "half")
     assert config.norm_eps == EPSILONS.get(kind, 1e-6)
-    assert config.qkv_bias is (kind in ("qwen2", "qwen2_moe", "gpt_oss", "seed_oss", "glm4"))
+    assert config.qkv_bias is (kind in ("qwen2", "qwen2_moe", "gpt_oss", "seed_oss", "glm4", "glm"))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in DENSE if kind not in (*NESTED, "kimi_k2")])
 def test_norms_and_rotary_that_are_not_there_are_what_transformers_takes(kind: str) -> None:
     mapping = pytest.importorskip("transformers").models.auto.configuration_auto.CONFIG_MAPPING
-    ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    ids: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    ids |= {"bos_token_id": 1} if kind == "cwm" else {}  # which takes no null
     fields = {name: x for name, x in spelled(kind, **ids).items() if name != "model_type"}
     said = {**mapping[kind](**fields).to_dict(), "dtype": "bfloat16", **ids}
     theirs, ours = parse_config(said), parse_config(spelled(kind))
@@ -118,7 +119,9 @@ EPSILONS = {  # of norms, where it is not 1e-6
     **dict.fromkeys(("cohere", "cohere2", "ernie4_5_moe", "llama4", "llama4_text"), 1e-5),
     **dict.fromkeys(("kimi_linear", "glm_moe_dsa"), 1e-5),
     **dict.fromkeys(OWN_LAYERS, 1e-5),
-    "glm4": 1.5625e-7,
+    **dict.fromkeys(("olmoe", "exaone", "arcee", "cwm"), 1e-5),
+    **dict.fromkeys(("glm", "glm4"), 1.5625e-7),
+    "helium": 1e-8,
 }
 HYBRID = ("norm_offset", "qk_norm", "attention_gate", "delta")
 MODULES = ("layers.modules", "operations.Mamba")
@@ -151,6 +154,7 @@ FEATURES = {
     "lfm2": ("qk_norm",),  # whose layers attend, all of them, where none is said not to
     "lfm2_moe": ("qk_norm", "experts"),
     "granite": ("query_scale",),
+    **dict.fromkeys(("granitemoe", "granitemoeshared"), ("query_scale", "experts")),
     "granitemoehybrid": ("query_scale", "experts", "layers.rotary", *MODULES),
     "nemotron_h": ("activation", "layers.rotary", *MODULES),
     "falcon_h1": (*MODULES, "operations.Mlp"),
@@ -167,7 +171,11 @@ FEATURES = {
     "glm4": ("norm_after", "qkv_bias"),
     "glm4_moe": ("experts",),
     "minimax_m2": ("qk_norm", "experts"),
-    "mistral": (),
+    **dict.fromkeys(("mistral", "ministral", "exaone", "helium", "cwm"), ()),
+    "gemma": ("norm_offset", "activation", "embedding_scale"),
+    "glm": ("qkv_bias",),
+    "olmoe": ("qk_norm", "experts"),
+    "arcee": ("activation",),
     "qwen2": ("qkv_bias",),
     "qwen3": ("qk_norm",),
     "smollm3": ("layers.rotary",),
@@ -188,7 +196,7 @@ FEATURES = {
         *("layers.hashed", "experts.limit", "experts.scores"),
     ),
     **dict.fromkeys(
-        ("gemma4_text", "gemma4"),
+        ("gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified"),
         (
             *("local_rotary", "norm_after", "qk_norm", "query_scale", "value_norm", "activation"),
             *("embedding_scale", "layer_scales", "layers.rotary", "layers.sizes"),
@@ -323,6 +331,27 @@ def test_layers_with_states_are_those_that_are_named_or_all_but_every_fourth() -
     without = parse_config(layers | {"layer_types": ["full_attention"] * 8})
     assert without.delta is None
     assert round_trip(without) == without
+
+
+def test_exaone_is_read_as_it_is_published() -> None:
+    """Under names of its own, which messages have too."""
+    own = {"num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon"}
+    usual = spelled("exaone", rms_norm_eps=1e-5, hidden_act="silu")
+    published = {own.get(name, name): x for name, x in usual.items() if name != "hidden_act"}
+    published["activation_function"] = "silu"
+    assert parse_config(published) == parse_config(usual)
+    assert parse_config(published).num_layers == 3
+    with pytest.raises(ConfigError, match="activation_function: expected one of 'silu', got 'gel"):
+        parse_config(published | {"activation_function": "gelu"})
+    with pytest.raises(ConfigError, match="num_layers: expected an integer"):
+        parse_config(published | {"num_layers": 0})
+
+
+@pytest.mark.parametrize("said", ["gelu", "gelu_pytorch_tanh", None])
+def test_gemma_s_activation_has_two_names(said: str | None) -> None:
+    assert parse_config(spelled("gemma", hidden_act=said)).activation == "gelu_tanh"
+    with pytest.raises(ConfigError, match="hidden_act: expected one of 'gelu_pytorch_tanh'"):
+        parse_config(spelled("gemma", hidden_act="relu"))
 
 
 def test_gemma4_s_layers_are_named_with_any_zeros() -> None:

@@ -32,6 +32,8 @@ BY_KIND = (
     "gemma3n_text",
     "gemma4",
     "gemma4_text",
+    "gemma4_unified",
+    "gemma4_unified_text",
     "deepseek_v4",
 )
 

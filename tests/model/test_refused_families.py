@@ -29,6 +29,22 @@ from .spelled_families import (
     ("kind", "fields", "message"),
     [
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: expected 1"),
+        (
+            "gemma4_text",
+            {"use_bidirectional_attention": "all"},
+            "use_bidirectional_attention: expected one of 'vision', got 'all'",
+        ),
+        (
+            "gemma4_unified",
+            {"hidden_size_per_layer_input": 8},
+            "hidden_size_per_layer_input: expected 0, got 8",
+        ),
+        ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention: expected f"),
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv: expected null, got 8.0"),
+        ("arcee", {"mlp_bias": True}, "mlp_bias: expected false"),
+        ("exaone", {"attention_bias": True}, "attention_bias: expected false"),
+        ("cwm", {"mlp_bias": True}, "mlp_bias: expected false"),
+        ("gemma4_unified_text", {"enable_moe_block": True}, "enable_moe_block: expected false"),
         ("lfm2", {"conv_bias": True}, "conv_bias: expected false"),
         ("lfm2", {"conv_L_cache": 65}, "conv: expected 1 to 64 taps, got 65"),
         (
@@ -178,7 +194,6 @@ def test_what_is_refused(kind: str, fields: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("gemma", "Gemma 3 is read"),
         ("olmo", "its norms have no scales"),
     ],
 )

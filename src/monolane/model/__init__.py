@@ -76,7 +76,7 @@ from monolane.model._tensors import (
 from monolane.model._unpack import write_unpacked
 from monolane.model._weights import Weights, matrix_formats
 from monolane.model._weights_hash import digest
-from monolane.model.families import ASSISTANT, parse_config, render_config, tensor_specs
+from monolane.model.families import ASSISTANTS, parse_config, render_config, tensor_specs
 from monolane.ops import (
     EXPERT_ROLES,
     Attention,
@@ -98,7 +98,7 @@ __all__ = [
     "ALTUP_IN",
     "ALTUP_OUT",
     "ALTUP_STEPS",
-    "ASSISTANT",
+    "ASSISTANTS",
     "ASSISTANT_MATRICES",
     "ASSISTANT_NORMS",
     "CACHE_DTYPES",

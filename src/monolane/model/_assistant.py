@@ -1,4 +1,6 @@
-"""An assistant of a Gemma 4 model, in a folder as Transformers writes it (``gemma4_assistant``).
+"""An assistant of a Gemma 4 model, in a folder as Transformers writes it.
+
+Its type is ``gemma4_assistant`` or, of 12B, ``gemma4_unified_assistant``, which is the same.
 
 A small model that drafts, whose layers read the keys and values of the model that it drafts for:
 those of its last layer of the same kind, with a window or without, that keeps some. See
@@ -22,12 +24,12 @@ from monolane.model._checkpoint import Checkpoint
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields, read_json_object
 from monolane.model._mapped_file import MappedFile
-from monolane.model.families import ASSISTANT, parse_config
+from monolane.model.families import ASSISTANTS, parse_config
 from monolane.ops.per_layer.spec import PerLayer
 
 _CONFIG = "config.json"
-_UNIFIED = "gemma4_unified_assistant"
-_FAMILIES = ("gemma4_text", "gemma4")
+_TEXTS = ("gemma4_text", "gemma4_unified_text")  # what the layers of each are
+_FAMILIES = (*_TEXTS, "gemma4", "gemma4_unified")
 _PLAIN = ("bfloat16", "float16", "float32")
 _LAYER = "model.layers.{i}."
 # Of each layer, by what it is called here.
@@ -147,7 +149,6 @@ class Assistant:
     def open(folder: Path) -> "Assistant":
         """Read a folder; ConfigError or CheckpointError says which file and what of it is wrong."""
         fields = Fields(read_json_object(folder / _CONFIG), str(folder / _CONFIG))
-        fields.choice("model_type", (ASSISTANT,))
         fields.fixed("quantization_config", None, "assistants are read as floats")
         config = _read_config(fields)
         backbone = fields.size("backbone_hidden_size")
@@ -169,20 +170,11 @@ class Assistant:
 
 
 def is_assistant(folder: Path) -> bool:
-    """Tell whether a folder's config.json says that it holds an assistant.
-
-    ConfigError if it holds one of another kind, or no JSON.
-    """
+    """Tell whether a folder's config.json says that it holds an assistant; ConfigError: no JSON."""
     path = folder / _CONFIG
     if not path.is_file():
         return False
-    kind = read_json_object(path).get("model_type")
-    if kind == _UNIFIED:
-        raise ConfigError(
-            f"{path}: model_type: expected {ASSISTANT!r}, got {kind!r}, an assistant of models "
-            "that are not read; take another draft, or leave it out"
-        )
-    return kind == ASSISTANT
+    return read_json_object(path).get("model_type") in ASSISTANTS
 
 
 class _Tensors:
@@ -237,6 +229,7 @@ class _Tensors:
 
 def _read_config(fields: Fields) -> ModelConfig:
     """Read the layers, as those of a Gemma 4 model that keep keys: only their sizes count."""
+    kind = ASSISTANTS.index(fields.choice("model_type", ASSISTANTS))
     text = fields.nested("text_config")
     if text is None:
         raise fields.fault("text_config", "an object")
@@ -245,7 +238,8 @@ def _read_config(fields: Fields) -> ModelConfig:
         raise text.fault("num_kv_shared_layers", f"{count}, all layers of an assistant")
     for name in ("enable_moe_block", "use_double_wide_mlp"):
         text.fixed(name, False, "an assistant's layers have plain MLPs")
-    raw = {**text.raw, "model_type": "gemma4_text", "num_kv_shared_layers": 0}
+    inner = text.choice("model_type", _TEXTS, _TEXTS[kind])
+    raw = {**text.raw, "model_type": inner, "num_kv_shared_layers": 0}
     config = parse_config(raw, text.source)
     if config.find(0, PerLayer) is not None:
         raise text.fault("hidden_size_per_layer_input", "0")

@@ -28,25 +28,36 @@ from monolane.model.families._gguf import (
     has_experts,
     named_stretch,
 )
+from monolane.model.families.arcee import ARCEE
 from monolane.model.families.bamba import BAMBA
 from monolane.model.families.cohere import COHERE, COHERE2
+from monolane.model.families.cwm import CWM
 from monolane.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from monolane.model.families.deepseek_v4 import DEEPSEEK_V4
 from monolane.model.families.deepseek_v32 import DEEPSEEK_V32
 from monolane.model.families.ernie import ERNIE4_5, ERNIE4_5_MOE
+from monolane.model.families.exaone import EXAONE
 from monolane.model.families.exaone4 import EXAONE4
 from monolane.model.families.exaone_moe import EXAONE_MOE
 from monolane.model.families.falcon_h1 import FALCON_H1
+from monolane.model.families.gemma import GEMMA
 from monolane.model.families.gemma2 import GEMMA2
 from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
 from monolane.model.families.gemma3n import GEMMA3N, GEMMA3N_TEXT
-from monolane.model.families.gemma4 import GEMMA4, GEMMA4_TEXT
-from monolane.model.families.glm4 import GLM4
+from monolane.model.families.gemma4 import (
+    GEMMA4,
+    GEMMA4_TEXT,
+    GEMMA4_UNIFIED,
+    GEMMA4_UNIFIED_TEXT,
+)
+from monolane.model.families.glm4 import GLM, GLM4
 from monolane.model.families.glm4_moe import GLM4_MOE
 from monolane.model.families.glm_moe_dsa import GLM_MOE_DSA
 from monolane.model.families.gpt_oss import GPT_OSS
 from monolane.model.families.granite import GRANITE
+from monolane.model.families.granitemoe import GRANITEMOE, GRANITEMOESHARED
 from monolane.model.families.granitemoehybrid import GRANITEMOEHYBRID
+from monolane.model.families.helium import HELIUM
 from monolane.model.families.hunyuan import HUNYUAN_V1_DENSE, HUNYUAN_V1_MOE
 from monolane.model.families.kimi_k25 import KIMI_K25
 from monolane.model.families.kimi_linear import KIMI_LINEAR
@@ -56,12 +67,13 @@ from monolane.model.families.llama import LLAMA
 from monolane.model.families.llama4 import LLAMA4, LLAMA4_TEXT
 from monolane.model.families.minimax_m2 import MINIMAX_M2
 from monolane.model.families.ministral3 import MINISTRAL3, MISTRAL3
-from monolane.model.families.mistral import MISTRAL
+from monolane.model.families.mistral import MINISTRAL, MISTRAL
 from monolane.model.families.mistral4 import MISTRAL3_MISTRAL4, MISTRAL4
 from monolane.model.families.mixtral import MIXTRAL
 from monolane.model.families.nemotron_h import NEMOTRON_H
 from monolane.model.families.olmo2 import OLMO2
 from monolane.model.families.olmo3 import OLMO3
+from monolane.model.families.olmoe import OLMOE
 from monolane.model.families.phi3 import PHI3
 from monolane.model.families.qwen2 import QWEN2
 from monolane.model.families.qwen2_moe import QWEN2_MOE
@@ -95,6 +107,8 @@ FAMILIES = (
     GEMMA3,
     GEMMA4_TEXT,
     GEMMA4,
+    GEMMA4_UNIFIED_TEXT,
+    GEMMA4_UNIFIED,
     GPT_OSS,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
@@ -139,6 +153,16 @@ FAMILIES = (
     DEEPSEEK_V32,
     GLM_MOE_DSA,
     DEEPSEEK_V4,
+    GEMMA,
+    EXAONE,
+    GLM,
+    OLMOE,
+    ARCEE,
+    HELIUM,
+    MINISTRAL,
+    CWM,
+    GRANITEMOE,
+    GRANITEMOESHARED,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}
@@ -155,10 +179,10 @@ _BY_MODEL_TYPE = {
     for text in family.inside or (None,)
 }
 _MODEL_TYPES = tuple(kind for kind, text in _BY_MODEL_TYPE if text is None)
-ASSISTANT = "gemma4_assistant"  # no model: it drafts for one (``_assistant.py``)
+# No models: they draft for one (``_assistant.py``).
+ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 # What stands in the way of families that users ask for.
 _REFUSED = {
-    "gemma": "Gemma 3 is read, the first one is not yet",
     "olmo": "its norms have no scales",
 }
 
@@ -166,7 +190,7 @@ _REFUSED = {
 def parse_config(raw: Mapping[str, Any], source: str = "config.json") -> ModelConfig:
     """Read the object of a config.json; ConfigError says which field is missing or wrong."""
     kind = raw.get("model_type")
-    if kind == ASSISTANT:
+    if kind in ASSISTANTS:
         raise ConfigError(
             f"{source}: model_type: expected a model, got {kind!r}, an assistant, which drafts for "
             "a Gemma 4 model: load that one, and give this folder as its draft (--draft)"

@@ -3,6 +3,9 @@
     gemma4_text   the text model by itself
     gemma4        with towers for pictures and sound, which are not read: the text's fields are in
                   text_config, the names of its tensors begin with "model.language_model."
+    gemma4_unified_text, gemma4_unified
+                  the same of 12B, which projects pictures and sound in place of towers, and has
+                  neither per-layer embeddings nor mixtures; some defaults are its own
 
 Layers with a window have heads of ``head_dim``, global ones of ``global_head_dim`` and, where keys
 are values, ``num_global_key_value_heads``; newer files say both in ``per_layer_config``. The last
@@ -10,7 +13,7 @@ are values, ``num_global_key_value_heads``; newer files say both in ``per_layer_
 not there it means what Transformers takes for it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +45,11 @@ _DEFAULTS: dict[str, Any] = {
     "tie_word_embeddings": True,
     "hidden_size_per_layer_input": 256,
     "vocab_size_per_layer_input": 262144,
+}
+_UNIFIED_DEFAULTS = {
+    **{name: x for name, x in _DEFAULTS.items() if "per_layer" not in name},
+    "max_position_embeddings": 262144,
+    "sliding_window": 1024,
 }
 _PATTERN = 6  # every so many layers, counted from 1, one is global
 _THETA, _LOCAL_THETA, _PART = 1e6, 1e4, 0.25
@@ -91,10 +99,13 @@ _MIXED_GGUF_NAMES = {
 _OF_KEYS = (Role.K, Role.V, Role.K_NORM)
 
 
-def _view(fields: Fields) -> Fields:
-    there = {name: value for name, value in fields.raw.items() if value is not None}
-    rotaries = {} if "rope_parameters" in there else {"rope_parameters": _ROTARIES}
-    return Fields(_DEFAULTS | rotaries | there, fields.source, fields.spelled)
+def _with(defaults: Mapping[str, Any]) -> Callable[[Fields], Fields]:
+    def view(fields: Fields) -> Fields:
+        there = {name: value for name, value in fields.raw.items() if value is not None}
+        rotaries = {} if "rope_parameters" in there else {"rope_parameters": _ROTARIES}
+        return Fields({**defaults, **rotaries, **there}, fields.source, fields.spelled)
+
+    return view
 
 
 def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
@@ -231,6 +242,15 @@ def _render(config: ModelConfig) -> dict[str, Any]:
     return raw
 
 
+def _render_unified(config: ModelConfig) -> dict[str, Any]:
+    raw = _render(config) | {
+        "architectures": ["Gemma4UnifiedForCausalLM"],
+        "model_type": "gemma4_unified_text",
+    }
+    del raw["hidden_size_per_layer_input"], raw["vocab_size_per_layer_input"]
+    return raw
+
+
 def _surplus(config: ModelConfig, name: str) -> bool:
     """Tell tensors that no layer reads: keys where a layer has another's, and a tied head."""
     names = (
@@ -362,12 +382,13 @@ GEMMA4_TEXT = replace(
     fixed={
         "hidden_activation": ("gelu_pytorch_tanh", ""),
         "attention_bias": (False, "executors have no such biases in this family"),
+        "use_bidirectional_attention": ("vision", ""),  # "all": text would see what comes behind
     },
     names=_names,
     halves=True,
     surplus=_surplus,
     render=_render,
-    view=_view,
+    view=_with(_DEFAULTS),
     gguf=_GGUF,
 )
 GEMMA4 = with_tower(
@@ -376,4 +397,25 @@ GEMMA4 = with_tower(
     "Gemma4ForConditionalGeneration",
     ("model.", "model.language_model."),
     ("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio."),
+)
+# A GGUF file calls it what it calls the others, and it is read as one of them.
+GEMMA4_UNIFIED_TEXT = replace(
+    GEMMA4_TEXT,
+    name="gemma4_unified_text",
+    model_types=("gemma4_unified_text",),
+    fixed={
+        **GEMMA4_TEXT.fixed,
+        "hidden_size_per_layer_input": (0, "this family has no per-layer embeddings"),
+        "enable_moe_block": (False, "this family has no mixtures"),
+    },
+    render=_render_unified,
+    view=_with(_UNIFIED_DEFAULTS),
+    gguf=None,
+)
+GEMMA4_UNIFIED = with_tower(
+    GEMMA4_UNIFIED_TEXT,
+    "gemma4_unified",
+    "Gemma4UnifiedForConditionalGeneration",
+    ("model.", "model.language_model."),
+    ("model.vision_embedder.", "model.embed_vision.", "model.embed_audio."),
 )

@@ -1,8 +1,10 @@
 """GLM-4, dense: norms before and behind each module; half of each head turns, by neighbours.
 
-Files have gate and up in one tensor.
+Files have gate and up in one tensor. Its first models, which call themselves ``glm``, have norms
+before each module alone.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +24,14 @@ _NAMES = {
 }
 
 
-def _render(config: ModelConfig) -> dict[str, Any]:
-    return render_as("Glm4")(config) | {
-        "attention_bias": config.qkv_bias,
-        "partial_rotary_factor": config.rotary.part,
-    }
+def _render_as(kind: str) -> Callable[[ModelConfig], dict[str, Any]]:
+    def render(config: ModelConfig) -> dict[str, Any]:
+        return render_as(kind)(config) | {
+            "attention_bias": config.qkv_bias,
+            "partial_rotary_factor": config.rotary.part,
+        }
+
+    return render
 
 
 GLM4 = replace(
@@ -44,7 +49,7 @@ GLM4 = replace(
     },
     fixed={"hidden_act": ("silu", "")},
     names=lambda config: _NAMES,
-    render=_render,
+    render=_render_as("Glm4"),
     gguf=GgufSpelling(
         architecture="glm4",
         style="interleaved",
@@ -55,4 +60,14 @@ GLM4 = replace(
         },
         names=lambda config: {Role.GATE_UP: "blk.{i}.ffn_up.weight"},
     ),
+)
+_POST = (Role.POST_ATTENTION_NORM, Role.POST_MLP_NORM)
+GLM = replace(
+    GLM4,
+    name="glm",
+    model_types=("glm",),
+    fields={place: read for place, read in GLM4.fields.items() if place != "norm_after"},
+    names=lambda config: {role: name for role, name in _NAMES.items() if role not in _POST},
+    render=_render_as("Glm"),
+    gguf=None,
 )

@@ -1,4 +1,7 @@
-"""Mistral: a Llama whose layers all have the window ``sliding_window``, which may be null."""
+"""Mistral: a Llama whose layers all have the window ``sliding_window``, which may be null.
+
+Ministral, of which ``layer_types`` says which layers have it, and without that field all.
+"""
 
 from dataclasses import replace
 
@@ -22,4 +25,7 @@ MISTRAL = replace(
     fixed={**LLAMA.fixed, "attention_bias": (False, "a Mistral has no biases")},
     render=render_as("Mistral"),
     gguf=None,  # in GGUF files it calls itself a Llama, and has no windows
+)
+MINISTRAL = replace(
+    MISTRAL, name="ministral", model_types=("ministral",), render=render_as("Ministral")
 )

@@ -1,0 +1,73 @@
+"""OLMoE: a Llama with mixtures of experts; queries and keys are normed over all heads.
+
+Where a field is not there it means what Transformers takes for it.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from monolane.model._config import ModelConfig
+from monolane.model._fields import Fields
+from monolane.model._layer_config import LayerConfig
+from monolane.model.families._gguf import GgufSpelling
+from monolane.model.families.llama import BIASES, DENSE, LLAMA, NAMES, read_layers, render_as
+from monolane.model.families.qwen3_moe import ROUTED
+from monolane.ops import Experts, QkNorm, Role
+
+_NAMES = {
+    **NAMES,
+    **ROUTED,
+    Role.Q_NORM: "model.layers.{i}.self_attn.q_norm.weight",
+    Role.K_NORM: "model.layers.{i}.self_attn.k_norm.weight",
+}
+
+
+def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
+    return tuple(replace(layer, experts=True) for layer in read_layers(fields))
+
+
+def _experts(fields: Fields) -> Experts:
+    return Experts(
+        # Transformers 5 may write the second name.
+        count=fields.size(fields.first("num_experts", "num_local_experts"), 64),
+        chosen=fields.size("num_experts_per_tok", 8),
+        inner=fields.size("intermediate_size"),
+        normalised=fields.flag("norm_topk_prob", False),
+    )
+
+
+def _render(config: ModelConfig) -> dict[str, Any]:
+    assert config.experts is not None
+    return render_as("Olmoe")(config) | {
+        "num_experts": config.experts.count,
+        "num_experts_per_tok": config.experts.chosen,
+        "norm_topk_prob": config.experts.normalised,
+    }
+
+
+OLMOE = replace(
+    LLAMA,
+    name="olmoe",
+    model_types=("olmoe",),
+    fields=DENSE
+    | BIASES
+    | {
+        "layers": _layers,
+        "experts": _experts,
+        "qk_norm": lambda f: QkNorm.ALL,
+        "norm_eps": lambda f: f.number("rms_norm_eps", 1e-5),
+    },
+    fixed={
+        "hidden_act": ("silu", ""),
+        "clip_qkv": (None, "executors do not clip queries, keys and values"),
+    },
+    names=lambda config: _NAMES,
+    render=_render,
+    gguf=GgufSpelling(
+        architecture="olmoe",
+        style="half",
+        keys={"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"},
+        given=lambda fields: {"norm_topk_prob": False},  # as llama.cpp has it
+        experts=True,
+    ),
+)
