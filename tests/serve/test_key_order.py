@@ -39,6 +39,18 @@ SCHEMAS: dict[str, tuple[Any, list[Any]]] = {
         {"$ref": "#/$defs/Tree", "$defs": {"Tree": TREE}},
         [{"name": "a", "of": [{"of": [], "name": "b"}]}],
     ),
+    "pattern": (
+        ITEM | {"patternProperties": {"^x-": {"type": "string"}}, "additionalProperties": False},
+        [{"x-1": "é/", "b": True, "x-2": "", "a": 1}, {"x-": "a"}, {"b": True, "a": 2}],
+    ),
+    "pattern and rest": (
+        ITEM
+        | {
+            "patternProperties": {"^[^/.]+/v\\d$": {"type": "string"}},
+            "additionalProperties": {"type": "null"},
+        },
+        [{"p/v2": "x", "b": True, "p/v": None, "a": 1}, {"é": None, "a": 1}],
+    ),
     "quotes": (
         {"type": "object", "properties": {'a"/\\b': {"type": "integer"}, "é|": {"type": "null"}}},
         [{'a"/\\b': 1, "é|": None}, {"other": 1}],
@@ -120,6 +132,29 @@ def test_what_does_not_meet_the_schema_is_not_written(engine: Engine) -> None:
     schema = ITEM | {"additionalProperties": {"type": "string"}}
     for text in ('{"a": "x"}', '{"b": 1}', '{"c": 1}', '{"a": 1, "a": 2}', '{"a": 1,}', '{"c"}'):
         assert not follows(engine, schema, text), text
+
+
+def test_a_key_of_a_pattern_has_its_values_alone(engine: Engine) -> None:
+    anchored = ITEM | {"patternProperties": {"^x-": {"type": "string"}}}
+    for more in (False, {"type": "null"}):
+        schema = anchored | {"additionalProperties": more}
+        for text in ('{"x-1": 1}', '{"x-1": null}', r'{"\u0078-1": null}', '{"a": "x"}'):
+            assert not follows(engine, schema, text), text
+        assert not follows(engine, schema, '{"ax-": "x"}')
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        {"^x": {"type": "string"}, "^y": {"type": "string"}},  # they might overlap
+        {"^[ac]": {"type": "integer"}},  # it holds of a listed key, too
+        {"^x|y$": {"type": "string"}},
+        {"(?i)x": {"type": "string"}},
+    ],
+)
+def test_other_patterns_are_the_compilers(patterns: Any) -> None:
+    (line,) = schema_rules("start", ITEM | {"patternProperties": patterns})
+    assert line.startswith("start: %json ")
 
 
 def test_where_all_keys_are_required_the_compiler_writes_them() -> None:

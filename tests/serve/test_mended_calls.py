@@ -10,11 +10,13 @@ from monolane.serve._tools.formats import (
     DEEPSEEK,
     DEEPSEEK_V3_1,
     FUNCTIONARY_TAG,
+    GENERIC,
     HARMONY,
     HERMES,
     KIMI,
     LFM2,
     LLAMA,
+    MINIMAX,
     MISTRAL,
     MISTRAL_NAMED,
     XML,
@@ -36,6 +38,15 @@ def hermes(arguments: str) -> str:
 def kimi(arguments: str, section: str = "<|tool_calls_section_{}|>") -> str:
     call = f"<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{arguments}"
     return f"{section.format('begin')}{call}<|tool_call_end|>{section.format('end')}"
+
+
+def xml(values: str) -> str:
+    return f"<tool_call>\n<function=get_weather>\n{values}</function>\n</tool_call>"
+
+
+def minimax(values: str) -> str:
+    call = f'<invoke name="get_weather">\n{values}</invoke>'
+    return f"<minimax:tool_call>\n{call}\n</minimax:tool_call>"
 
 
 CASES: list[tuple[ToolFormat, str, Calls]] = [
@@ -75,6 +86,17 @@ CASES: list[tuple[ToolFormat, str, Calls]] = [
     (LLAMA, '<function=f{"a": "b"}</function>', A),
     # The last tag left out.
     (XML, "<tool_call>\n<function=f>\n<parameter=a>\nb\n</parameter>\n</tool_call>", A),
+    # The last value's end tag left out, where nothing but the end or another call follows.
+    (XML, xml("<parameter=city>\nb\n"), [("get_weather", {"city": "b"})]),
+    (XML, xml("<parameter=city>b") + "\n", [("get_weather", {"city": "b"})]),
+    (XML, xml("<parameter=city>\na</function> b\n"), [("get_weather", {"city": "a</function> b"})]),
+    (XML, xml("<parameter=days>\n2\n") * 2, [("get_weather", {"days": 2})] * 2),
+    (XML, xml("<parameter=days>2").removeprefix("<tool_call>\n"), [("get_weather", {"days": 2})]),
+    (MINIMAX, minimax('<parameter name="city">b\n'), [("get_weather", {"city": "b\n"})]),
+    # A call in a fence that is all of the answer.
+    (HERMES, '```json\n{"name": "f", "arguments": {"a": "b"}}\n```', A),
+    (HERMES, ' ```json\n{\n  "arguments": {"a": "b"},\n  "name": "f"\n}\n```\n', A),
+    (GENERIC, '```\n{"name": "f", "arguments": {"a": "b"}}\n```', A),
     # Python's long texts and codes.
     (LFM2, '<|tool_call_start|>[f(a="""b\n"c\'""")]<|tool_call_end|>', [("f", {"a": "b\n\"c'"})]),
     (LFM2, "<|tool_call_start|>[f(a='', b=\"\")]<|tool_call_end|>", [("f", {"a": "", "b": ""})]),
@@ -98,7 +120,38 @@ def test_one_reading(tool_format: ToolFormat, text: str, calls: Calls) -> None:
         '{"name": "f", "arguments": {}} is how',
         "{{ f }}",
         "See <tools> for them.",
+        # In a fence: of another tool, without arguments, with text around it, or twice.
+        '```json\n{"name": "unknown", "arguments": {}}\n```',
+        '```json\n{"name": "f"}\n```',
+        '```json\n{"name": "f", "arguments": {}}\n```\nis how to call it.',
+        'Like this:\n```json\n{"name": "f", "arguments": {}}\n```',
+        '```json\n{"name": "f", "arguments": {}}\n{"name": "f", "arguments": {}}\n```',
+        '```json\n{"a": 1}\n```',
+        "```python\nf()\n```",
+        "``",
+        " ```json\n",
     ],
 )
 def test_text_stays_text(text: str) -> None:
     assert read(HERMES, *text) == (text, [])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "<parameter=unknown>\nb\n",  # of no parameter that is known
+        "<parameter=city>\n</function>\n</tool_call>\nis how a call ends\n",
+        "<parameter=city>\n</function>\n</tool_call>\n<tool_call>\n<function=unknown>\n",
+    ],
+)
+def test_a_value_without_its_end_stays_unfinished(values: str) -> None:
+    """It may hold what ends a call, and be cut off behind that."""
+    text = "<tool_call>\n<function=get_weather>\n" + values
+    ((name, arguments),) = read(XML, *text)[1]
+    assert name == "get_weather"
+    with pytest.raises(ValueError, match="Unterminated|Expecting"):
+        json.loads(arguments)
+    closed = f"{text}</parameter>\n</function>\n</tool_call>"
+    ((_, arguments),) = read(XML, *closed)[1]
+    value = values.partition(">")[2].removeprefix("\n").removesuffix("\n")
+    assert next(iter(json.loads(arguments).values())) == value

@@ -179,11 +179,14 @@ def test_what_was_asked_is_told_again(client: openai.OpenAI) -> None:
     required = ("presence_penalty", "frequency_penalty", "service_tier")
     assert [plain[name] for name in required] == [0, 0, "default"]
     assert plain["safety_identifier"] is plain["prompt_cache_key"] is None
-    told = {"safety_identifier": "s", "prompt_cache_key": "k", "service_tier": "flex"}
+    assert plain["text"] == {"format": {"type": "text"}}
+    told: Any = {"safety_identifier": "s", "prompt_cache_key": "k", "service_tier": "flex"}
+    told["text"] = {"verbosity": "low"}
     more = {"extra_body": {"presence_penalty": 0.5, "frequency_penalty": -0.5}}
     made = client.responses.create(**ASK, **told, **more).to_dict()
     assert [made[name] for name in required] == [0.5, -0.5, "default"]
     assert (made["safety_identifier"], made["prompt_cache_key"]) == ("s", "k")
+    assert made["text"]["verbosity"] == "low"
 
 
 def test_tokens_of_a_response_are_counted(client: openai.OpenAI) -> None:
@@ -283,6 +286,9 @@ def test_log_probabilities(client: openai.OpenAI) -> None:
         ({"conversation": "c"}, "conversation"),
         ({"input": []}, "input"),
         ({"input": [{"type": "computer_call"}]}, "input[0].type"),
+        ({"input": [{"type": "code_interpreter_call", "code": "1"}]}, "code_interpreter_call"),
+        ({"input": [{"type": "file_search_call", "results": [{"text": "x"}]}]}, "results"),
+        ({"input": [{"type": "web_search_call", "output": "x"}]}, "input[0].output"),
         ({"input": [{"role": "king", "content": "x"}]}, "input[0].role"),
         ({"input": [{"role": "user", "content": 5}]}, "input[0].content"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "only"),
@@ -292,7 +298,7 @@ def test_log_probabilities(client: openai.OpenAI) -> None:
         ({"input": [{"type": "item_reference", "id": "x"}]}, "no item 'x'"),
         ({"text": {"format": {"type": "yaml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
-        ({"text": {"verbosity": "high"}}, "text"),
+        ({"text": {"verbosity": "loud"}}, "text"),
         ({"tools": [{"type": "local_shell"}]}, "tools[0].type"),
         ({"tools": [{**WEATHER, "name": "a b"}]}, "name"),
         ({"tool_choice": {"type": "mcp"}, "tools": [WEATHER]}, "tool_choice"),
@@ -355,6 +361,16 @@ def test_reasoning_text_and_calls_are_one_message() -> None:
     assert [call["function"]["name"] for call in said["tool_calls"]] == ["now", "clock.now"]
     assert result == {"role": "tool", "tool_call_id": "c2", "name": "clock.now", "content": "9"}
     assert last == {"role": "assistant", "content": "Nine.", "reasoning_content": "So."}
+
+
+def test_searches_of_openais_servers_are_left_out() -> None:
+    """They tell what was looked for; what came of it is said in the message behind them."""
+    action = {"type": "search", "query": "x", "sources": [{"type": "url", "url": "https://x.org"}]}
+    search = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": action}
+    files = {"type": "file_search_call", "id": "fs_1", "status": "completed", "queries": ["x"]}
+    said = {"role": "assistant", "content": "Found."}
+    items = [{"role": "user", "content": "x"}, search, files | {"results": None}, said]
+    assert chat_messages(items, None) == [items[0], said]
 
 
 def test_tools_of_a_namespace_are_called_by_both_names() -> None:

@@ -18,6 +18,7 @@ from monolane.serve._tools.grammar import calls_grammar
 from monolane.serve._tools.request import read_tools
 
 INTEGER = {"type": "integer"}
+_FAR = 10**500
 LISTS = [list(x) for n in range(4) for x in itertools.product((1, "a", 2), repeat=n)]
 OBJECTS = [
     dict(zip(names, values, strict=True))
@@ -272,3 +273,36 @@ def test_names_of_properties_are_no_keywords() -> None:
     schema = {"type": "object", "properties": {"uniqueItems": {"type": "boolean"}}}
     assert rewritten(schema) == schema
     assert rewritten({"enum": [{"uniqueItems": False}]}) == {"enum": [{"uniqueItems": False}]}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "lost"),
+    [
+        ({"minimum": -(1 << 63), "maximum": (1 << 63) - 1}, 1023),  # int64
+        ({"minimum": 0, "maximum": (1 << 64) - 1}, 1 << 64),  # uint64: as far as int64 goes
+        ({"maximum": (1 << 53) + 1}, 1),
+        ({"maximum": (1 << 53) + 3}, 1),
+        ({"minimum": (1 << 53) + 1, "maximum": (1 << 53) + 8}, 1),
+        ({"exclusiveMaximum": (1 << 53) + 4}, 1),
+        ({"exclusiveMinimum": -(1 << 53) - 4}, 1),
+        ({"maximum": (1 << 53) + 5, "exclusiveMaximum": (1 << 53) + 5}, 2),
+        ({"minimum": 5, "maximum": 10**400}, 10**400),  # as far as int64 goes, too
+    ],
+)
+def test_bounds_past_the_compilers_numbers_hold(
+    engine: Engine, bounds: dict[str, int], lost: int
+) -> None:
+    """All that is written is inside; what cannot be written is near a bound."""
+    least = max(bounds.get("minimum", -_FAR), bounds.get("exclusiveMinimum", -_FAR) + 1)
+    most = min(bounds.get("maximum", _FAR), bounds.get("exclusiveMaximum", _FAR) - 1)
+    for near in (0, 1 << 53, 1 << 63, *bounds.values()):
+        for value in range(near - 9, near + 10):
+            taken = follows(engine, INTEGER | bounds, value)
+            assert not taken or least <= value <= most, value
+            if not taken and least <= value <= most:
+                assert min(value - least, most - value) < lost, value
+
+
+def test_bounds_beyond_all_numbers_are_refused() -> None:
+    with pytest.raises(RequestError, match="bounds that leave numbers"):
+        schema_rules("start", INTEGER | {"maximum": -(10**30)})

@@ -44,6 +44,15 @@ def test_no_logprobs() -> None:
         chat(logprobs=1)
 
 
+@pytest.mark.parametrize("verbosity", ["low", "medium", "high"])
+def test_verbosity_changes_nothing(verbosity: str) -> None:
+    assert chat(verbosity=verbosity, seed=1) == chat(seed=1)
+    body = ResponsesRequest.model_validate({"input": "x", "text": {"verbosity": verbosity}})
+    assert body.structured() is None
+    with pytest.raises(RequestError, match="verbosity"):
+        chat(verbosity="loud")
+
+
 @pytest.mark.parametrize("below", [-1, -2])
 def test_limits_below_zero_are_none(below: int) -> None:
     for name in ("max_tokens", "n_predict"):

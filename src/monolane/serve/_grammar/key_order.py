@@ -19,13 +19,21 @@ MAX_KEYS = 60  # of one object: the bits of a parameter
 _NOTES = frozenset(
     ("title", "description", "default", "examples", "$schema", "$defs", "definitions")
 )
-_OBJECT = frozenset(("type", "properties", "required", "additionalProperties")) | _NOTES
+_OBJECT = (
+    frozenset(("type", "properties", "patternProperties", "required", "additionalProperties"))
+    | _NOTES
+)
 _ARRAY = frozenset(("type", "items", "minItems")) | _NOTES
 _BRANCHES = frozenset(("anyOf",)) | _NOTES
 _REFERENCE = frozenset(("$ref",)) | _NOTES
 _DEFINED = ("$defs", "definitions")
 _DEFINITION = re.compile(r"#/(\$defs|definitions)/.*", re.DOTALL)
+# The end of a pattern that is an anchor.
+_ENDS = re.compile(r"(?<!\\)(\\\\)*\$\Z")
+# In a pattern: other anchors, groups that are more than groups, and escapes that are not plain.
+_BEYOND = re.compile(r"[\^$]|\(\?|\\[bBA-Z1-9pPuUxkc]|\n")
 # A key that is not listed; in texts of JSON.
+_PLAIN = r'"[^"\\\x00-\x1F\x7F]*"'  # one without escapes: as it stands, so it is read
 _CHARACTER = r'([^"\\\x00-\x1F\x7F]|\\(["\\\/bfnrt]|u[a-fA-F0-9]{4}))'
 
 
@@ -148,26 +156,51 @@ class _Rules:
             return None
         if False in properties.values():  # a key that must not be there
             return None
+        pattern = _only_pattern(schema.get("patternProperties", {}), properties)
+        if pattern is None:
+            return None
         if not 0 < len(properties) <= MAX_KEYS or not all(key in properties for key in needed):
             return None
         required = [key for key in properties if key in needed]
         optional = [key for key in properties if key not in needed]
-        self.ordered = self.ordered or bool(optional and (len(properties) > 1 or more))
+        several = len(properties) > 1 or more or pattern[0]
+        self.ordered = self.ordered or bool(optional and several)
         keys = []
         name = f"{self._name if schema is self._root else shared_name(json.dumps(schema))}_keys"
         for i, key in enumerate((*required, *optional)):
             keys.append(f"{name}_k{i}")
             value = self._rule(properties[key])
             self.lines.append(f"{keys[-1]}: {self._literal(key)} {value}")
-        further = ""
-        if more is not False:
-            further, listed = f"{name}_more", "|".join(map(_regex, properties))
-            self.lines += [
-                f"{further}: {name.upper()}_KEY {json.dumps(self._colon)} {self._rule(more)}",
-                f'{name.upper()}_KEY: /"{_CHARACTER}*"/ & ~/({listed})/',
-            ]
+        further = self._further(name, properties, pattern, more)
         self.lines += members(name, keys, len(required), json.dumps(self._comma), further)
         return f'"{{" {name} "}}"'
+
+    def _further(
+        self, name: str, listed: Mapping[str, Any], pattern: tuple[str, Any], more: Any
+    ) -> str:
+        """Add the rules of members that are not listed; return their name, "" for none.
+
+        ``pattern``: the regex of what stands between the quotes of some keys, and their schema.
+        """
+        regex, schema = pattern
+        known = "|".join(map(_regex, listed))
+        kinds = [(f'/"{_CHARACTER}*"/', more)]
+        if regex:
+            kinds = [(f"/{_PLAIN}/ & /{regex}/", schema), (f"/{_PLAIN}/ & ~/{regex}/", more)]
+        names = []
+        for i, (keys, value) in enumerate(kinds):
+            if value is False:
+                continue
+            key = f"{name.upper()}_KEY_{i}"
+            names.append(f"{name}_more_{i}")
+            self.lines += [
+                f"{names[-1]}: {key} {json.dumps(self._colon)} {self._rule(value)}",
+                f"{key}: {keys} & ~/({known})/",
+            ]
+        if len(names) < 2:
+            return "".join(names)
+        self.lines.append(f"{name}_more: {' | '.join(names)}")
+        return f"{name}_more"
 
     def _literal(self, key: str) -> str:
         return json.dumps(json.dumps(key, ensure_ascii=False) + self._colon)
@@ -175,3 +208,28 @@ class _Rules:
 
 def _regex(key: str) -> str:
     return re.escape(json.dumps(key, ensure_ascii=False)).replace("/", r"\/")
+
+
+def _only_pattern(patterns: Any, listed: Mapping[str, Any]) -> tuple[str, Any] | None:
+    """Return a Lark regex of the keys, with their quotes, of one pattern, and what it asks for.
+
+    "": there is none. None: the compiler is to follow them: several, which may overlap, or one that
+    a listed key meets, too, or with anchors within.
+    """
+    if not isinstance(patterns, Mapping) or len(patterns) > 1:
+        return None
+    if not patterns:
+        return "", None
+    ((pattern, schema),) = patterns.items()
+    begins, ends = pattern.startswith("^"), _ENDS.search(pattern) is not None
+    inner = pattern[begins : len(pattern) - ends]
+    if _BEYOND.search(re.sub(r"(?<!\\)\[\^", "[", inner)) or ((begins or ends) and "|" in inner):
+        return None
+    try:
+        if any(re.search(pattern, key) for key in listed):
+            return None
+    except re.error:
+        return None
+    inner = re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\/", inner)
+    before, behind = "" if begins else ".*", "" if ends else ".*"
+    return f'"{before}({inner}){behind}"', schema

@@ -8,13 +8,14 @@ Only where that is exact, and of bounded size; what stays is refused by the comp
     contains            of a short list: a branch for each place that may hold it
     oneOf               of objects that a property tells apart, each by values of its own: anyOf.
                         Where it may be left out, for it has a default, it is written all the same
+    minimum, maximum    past 2^53, where the compiler's numbers have gaps: the next one inside
     format              of those that JSON Schema does not define (int32, password, binary): a note
 """
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import permutations
-from math import perm
 from typing import Any
 
 from monolane.errors import RequestError
@@ -38,6 +39,10 @@ _FORMATS = frozenset(
         *("uri-template", "json-pointer", "relative-json-pointer", "regex"),
     )
 )
+# 1: a bound from above.
+_BOUNDS = {"minimum": -1, "maximum": 1, "exclusiveMinimum": -1, "exclusiveMaximum": 1}
+_EXACT = 1 << 53
+_LARGEST = (1 << 63) - 1024  # double in 64 bits with a sign
 _NOTES = ("title", "description", "default", "examples", "$schema")
 
 
@@ -133,7 +138,7 @@ def _unique(schema: dict[str, Any], made: _Lists) -> dict[str, Any]:
         return schema
     least, most = _size(schema, "minItems", 0), _size(schema, "maxItems", len(values))
     sizes = range(least, min(most, len(values)) + 1)
-    made.add(sum(perm(len(values), size) for size in sizes))
+    made.add(sum(math.perm(len(values), size) for size in sizes))
     lists = [list(one) for size in sizes for one in permutations(values, size)]
     return {"enum": lists} if lists else schema
 
@@ -274,10 +279,40 @@ def _referred(schema: Schema, root: Schema) -> dict[str, Any]:
     return found
 
 
+def _bounds(schema: dict[str, Any]) -> dict[str, Any]:
+    """Move whole bounds past 2^53 inward, to a number that is exact as a double.
+
+    So nothing outside can be written; of int64 not the last 1,023 at each end.
+    """
+    found = dict(schema)
+    for name, sign in _BOUNDS.items():
+        bound = schema.get(name)
+        if type(bound) is not int or abs(bound) <= _EXACT:
+            continue
+        sound = bound if name in ("minimum", "maximum") else bound - sign
+        del found[name]
+        name = "maximum" if sign > 0 else "minimum"
+        inner = sign * _inside(sign * sound)
+        found[name] = sign * min(sign * found.get(name, inner), sign * inner)
+    return found
+
+
+def _inside(bound: int) -> int:
+    """Return the largest double up to a number that the compiler's 64 bits hold."""
+    if bound < -_LARGEST:
+        raise RequestError(
+            f"schema: expected bounds that leave numbers of -{_LARGEST} to {_LARGEST}, got none"
+        )
+    bound = min(bound, _LARGEST)
+    near = int(float(bound))
+    return near if near <= bound else int(math.nextafter(float(bound), -math.inf))
+
+
 _RULES: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (
     _names,
     _dependent,
     _contains,
+    _bounds,
 )
 
 

@@ -81,7 +81,7 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     # Answers of other kinds.
     "audio": (),
     "modalities": (["text"],),
-    "verbosity": ("medium",),
+    "verbosity": ("low", "medium", "high"),  # no model here can be told
     "moderation": (),
     "echo": (False,),  # of a chat
     "skip_special_tokens": (True,),

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -39,11 +39,12 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 # OpenAI's clients read the first, Anthropic's the other.
 _ID_HEADERS = ("x-request-id", "request-id")
 _PAUSING = 64  # replies to wrong keys that wait at a time: they hold connections
-_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-}
+_RAW_ID_HEADERS = tuple(name.encode() for name in _ID_HEADERS)
+_HEADERS = (  # which no route sets
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
 
 
 class Guard:
@@ -104,10 +105,11 @@ class Guard:
             nonlocal started, status
             if message["type"] == "http.response.start":
                 started, status = True, message["status"]
-                message = {**message, "headers": [*message.get("headers", ())]}
-                ids = dict.fromkeys(_ID_HEADERS, request_id)
-                more = {**_HEADERS, **ids, **cross_origin}
-                MutableHeaders(raw=message["headers"]).update(more)
+                raw = request_id.encode()
+                told = [*message.get("headers", ()), *_HEADERS]
+                told += [(name, raw) for name in _RAW_ID_HEADERS]
+                told += [(name.encode(), value.encode()) for name, value in cross_origin.items()]
+                message = {**message, "headers": told}
             await send(message)
 
         try:

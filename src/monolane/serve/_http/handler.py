@@ -25,7 +25,7 @@ from monolane.serve._run.request import ServedRequest, log_failure
 from monolane.serve._run.service import Service
 
 _QUIET_SECONDS = 15.0  # after which a comment keeps the connection open
-_MANY = 4096  # tokens of a whole reply that is written on a thread of its own
+_MANY = 4096  # tokens of a whole reply that is written when its turn has been given back
 _PROGRESS_SECONDS = 0.05  # between two looks at how much of a prompt is read
 _QUEUE_SECONDS = 0.5  # between two comments about the queue, to a client that asked for them
 _SSE = (
@@ -90,10 +90,11 @@ class Answers:
             choice.stream.namespace = service.namespace(owner)
         served = ServedRequest(service, choices, arrived, asked.stream, service.ahead(owner))
         writer = writer_of(served)
+        if not asked.stream:
+            served.at_end = lambda: None if _is_long(served) else writer.whole()
         served.start(asked.deadline)
         gone.add_done_callback(lambda _: served.cancel("client"))
         try:
-            await asyncio.sleep(0)  # it begins: the engine reads the prompt while a head is written
             if asked.stream:
                 await _stream(writer, served, send)
             else:
@@ -164,10 +165,15 @@ async def _whole(writer: Writer, served: ServedRequest) -> Response:
     await served.channel.wait_closed()
     if served.failure is not None:
         raise served.failure
-    # Log-probabilities of many tokens make megabytes of JSON, a second of work.
-    tokens = sum(len(choice.prompt_ids) + choice.drawn for choice in served.choices)
-    body = await asyncio.to_thread(writer.whole) if tokens >= _MANY else writer.whole()
+    body = served.made
+    if body is None:  # of several choices, or long
+        body = await asyncio.to_thread(writer.whole) if _is_long(served) else writer.whole()
     return Response(body, media_type="application/json")
+
+
+def _is_long(served: ServedRequest) -> bool:
+    """Tell of log-probabilities of many tokens, which make megabytes of JSON, a second of work."""
+    return sum(len(choice.prompt_ids) + choice.drawn for choice in served.choices) >= _MANY
 
 
 def _told(served: ServedRequest) -> dict[str, str | int | float]:

@@ -86,7 +86,12 @@ async def read_body(request: Request, bodies: Bodies, limit: int) -> Body:
                 return True
 
             body.give_up = give_up
-            async for part in request.stream():
+            more = True
+            while more:  # Starlette's stream() is a generator around the same
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                part, more = message.get("body", b""), message.get("more_body", False)
                 if body.size + len(part) > limit:
                     raise too_large
                 body.add(part)

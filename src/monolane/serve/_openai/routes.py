@@ -53,7 +53,9 @@ def routes(service: Service, more: tuple[Operation, ...]) -> list[Route]:
     handlers = _Handlers(service, (*OPERATIONS, *more))
     chat = Answers(service, completions(service, ChatRequest))
     text = Answers(service, completions(service, CompletionRequest))
-    return [
+    return [  # those that are asked most are found first
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", text, methods=["POST"]),
         Route("/health", handlers.health, methods=["GET"]),
         Route("/ping", handlers.health, methods=["GET", "POST"]),
         Route("/version", handlers.version, methods=["GET"]),
@@ -61,8 +63,6 @@ def routes(service: Service, more: tuple[Operation, ...]) -> list[Route]:
         Route("/openapi.json", handlers.openapi, methods=["GET"]),
         Route("/v1/models", handlers.models, methods=["GET"]),
         Route("/v1/models/{name:path}", handlers.model, methods=["GET"]),
-        Route("/v1/chat/completions", chat, methods=["POST"]),
-        Route("/v1/completions", text, methods=["POST"]),
         Route("/tokenize", handlers.tokenize, methods=["POST"]),
         Route("/detokenize", handlers.detokenize, methods=["POST"]),
     ]

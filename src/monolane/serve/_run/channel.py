@@ -56,7 +56,7 @@ class Channel:
 
     def __init__(self, limit: int | None, running: Callable[[], int] = lambda: 1) -> None:
         """``running`` tells how many sequences run now."""
-        self.limit = limit
+        self.limit = limit  # None: nobody reads before the end
         self._running = running
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()  # of the next four
@@ -80,7 +80,7 @@ class Channel:
                 self._updates[index].add(new)
             else:
                 self._updates[index] = new
-            first = count > 0 and index not in self._begun
+            first = count > 0 and self.limit is not None and index not in self._begun
             if first:
                 self._begun.add(index)
             wake, self._asleep = self._asleep, False

@@ -121,7 +121,10 @@ class Metrics:
         return prompt * self._prompt_seconds + budget * self._token_seconds
 
     def finish(self, choices: Sequence[Choice]) -> None:
-        """Count the choices of a request that is over."""
+        """Count choices that are over, from any thread.
+
+        The expected times, which two of them may move at once, are estimates in any case.
+        """
         for choice in choices:
             reason = choice.stream.finish_reason if choice.first else None
             self._done.labels(*self._names, reason or "abort").inc()

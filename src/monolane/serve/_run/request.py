@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from monolane.engine import Piece
@@ -17,7 +17,7 @@ from monolane.serve._errors import ApiError, api_error
 from monolane.serve._run.channel import Channel, Update
 from monolane.serve._run.choice import Choice
 from monolane.serve._run.deadline import Deadline
-from monolane.serve._run.scheduler import Turn, WithdrawnError
+from monolane.serve._run.scheduler import Turn
 from monolane.serve._run.service import Service
 from monolane.serve._tools.calls import Delta
 
@@ -77,6 +77,10 @@ class ServedRequest:
         self.turns: dict[int, Turn] = {}  # of the choices that wait, by index
         self._service, self._loop = service, asyncio.get_running_loop()
         self._next, self._ahead = deque(choices), ahead
+        # Makes the whole reply of one choice on the thread that has decoded it, None: not there.
+        self.at_end: Callable[[], bytes | None] | None = None
+        self.made: bytes | None = None
+        self._working = 0  # choices that wait for their turn or run
         options = service.options
         self._deadline = Deadline(choices, arrived, options.deadline_seconds, options.stall_seconds)
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -99,8 +103,9 @@ class ServedRequest:
             left = max(0.0, deadline - taken)
             self._timers["own"] = self._loop.call_later(left, self.cancel, "deadline")
         self._look()
-        self._workers = asyncio.gather(*map(self._work, first))
-        self._workers.add_done_callback(self._end)
+        self._working = len(first)
+        for choice in first:
+            self._await_turn(choice)
 
     def _look(self) -> None:
         """End the request at the server's deadline, or look again when that may have come."""
@@ -132,51 +137,81 @@ class ServedRequest:
             return self.error
         return None if self.reason is None else ended(self.reason)
 
-    def _end(self, _: object) -> None:
+    def _end(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
         self._service.cancels.discard(self.cancel)
-        self._service.metrics.finish(self.choices)
+        self._service.metrics.finish([one for one in self.choices if not one.admitted])
         self.channel.close()
 
     def _enqueue(self, choice: Choice) -> None:
         cost = self._service.metrics.expect(len(choice.prompt_ids), choice.budget)
         self.turns[choice.index] = self._service.scheduler.enqueue(cost, self._ahead)
 
-    async def _work(self, choice: Choice) -> None:
-        """Run a choice that has a place in the queue, then others, as long as there are any."""
-        while True:
+    # A choice runs by callbacks, and not in a task of its own: with the futures around it, that
+    # would take the event loop as long as reading the request's head.
+
+    def _await_turn(self, choice: Choice) -> None:
+        """Decode a choice as soon as it has its turn: now, where that has come."""
+        granted = self.turns[choice.index].granted
+        if granted.done():
+            self._begin(choice)
+        else:
+            granted.add_done_callback(lambda _: self._begin(choice))
+
+    def _begin(self, choice: Choice) -> None:
+        """Hand a choice whose turn has come, or was given up, to a thread."""
+        granted = self.turns.pop(choice.index).granted
+        if granted.exception() is not None:  # withdrawn
+            self._go_on(withdrawn=True)
+            return
+        service = self._service
+        if self.reason is not None:  # cancelled between the grant and this
+            self._release(choice)
+            return
+        choice.admitted = time.perf_counter_ns()
+        service.note_progress()
+        service.running.add(choice)
+        self.channel.put(Update(choice, admitted=True))
+        try:
+            service.decoders.submit(self._run, choice)
+        except RuntimeError as error:  # the server ends
+            self._release(choice, error)
+
+    def _run(self, choice: Choice) -> None:
+        """Decode a choice, on a thread of its own, and tell the event loop of the end."""
+        failure = None
+        try:
             try:
-                await self._take_turn(choice)
-            except WithdrawnError:
-                return
-            except Exception as error:
-                self.error = self.error or error
-                log_failure("a request", error)
-                self.cancel("failure")
-            if not self._next:
-                return
+                self._decode(choice)
+            finally:
+                self._service.metrics.finish((choice,))
+            if self.at_end is not None and len(self.choices) == 1 and self.reason is None:
+                self.made = self.at_end()
+        except Exception as error:
+            failure = error
+        self._loop.call_soon_threadsafe(self._release, choice, failure)
+
+    def _release(self, choice: Choice, failure: Exception | None = None) -> None:
+        """Give a turn back, whose slot has been let go of, and go on with what is left."""
+        self._service.running.discard(choice)
+        self._service.scheduler.release()
+        if failure is not None:
+            self.error = self.error or failure
+            log_failure("a request", failure)
+            self.cancel("failure")
+        self._go_on()
+
+    def _go_on(self, *, withdrawn: bool = False) -> None:
+        """Let the next choice wait for its turn; without one, end with the last that runs."""
+        if self._next and not withdrawn:
             choice = self._next.popleft()
             self._enqueue(choice)
-
-    async def _take_turn(self, choice: Choice) -> None:
-        """Wait for a choice's turn, decode it, and release the turn, last of all."""
-        service = self._service
-        try:
-            await self.turns[choice.index].granted
-        finally:
-            del self.turns[choice.index]
-        try:
-            if self.reason is not None:  # cancelled between the grant and this
-                return
-            choice.admitted = time.perf_counter_ns()
-            service.note_progress()
-            service.running.add(choice)
-            self.channel.put(Update(choice, admitted=True))
-            await self._loop.run_in_executor(service.decoders, self._decode, choice)
-        finally:
-            service.running.discard(choice)
-            service.scheduler.release()
+            self._await_turn(choice)
+            return
+        self._working -= 1
+        if not self._working:
+            self._end()
 
     def _decode(self, choice: Choice) -> None:
         """Run a choice to its end, on a thread of its own."""

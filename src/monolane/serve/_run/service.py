@@ -1,10 +1,11 @@
 """What all requests share: the engine, turns, threads, metrics; loaded once, closed once."""
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
@@ -31,6 +32,30 @@ _TIDY_SECONDS = 1.0  # from the end of a large request until its memory is given
 
 State = Literal["loading", "ready", "failed", "draining"]
 T = TypeVar("T")
+
+
+async def result_of(done: "Future[T]") -> T:
+    """Return what a thread's future comes to have.
+
+    asyncio's own way copies its state and looks at both ends for who cancels: three times the work.
+    """
+    loop = asyncio.get_running_loop()
+    here = loop.create_future()
+
+    def tell() -> None:
+        if not here.done():
+            here.set_result(None)
+
+    def wake(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(tell)
+
+    done.add_done_callback(wake)
+    await here
+    try:
+        return done.result()
+    except CancelledError:
+        raise asyncio.CancelledError from None
 
 
 class Service:
@@ -202,7 +227,7 @@ class Service:
         if gone is not None:
             gone.add_done_callback(leave := lambda _: self.preparers.leave(job))
         try:
-            found: T = await asyncio.wrap_future(job.done)
+            found: T = await result_of(job.done)
             return found
         except (asyncio.CancelledError, LeftError):
             self.preparers.leave(job)

@@ -57,6 +57,10 @@ class NotACallError(Exception):
     """The text is no tool call after all."""
 
 
+class AnswerOverError(Exception):
+    """Nothing more comes: thrown into a reader, which may end for it."""
+
+
 class Calls:
     """The calls found so far, and the parts of them not yet taken.
 

@@ -1,12 +1,13 @@
 """Calls that are JSON objects: {"name": NAME, "arguments": {...}}."""
 
+import contextlib
 import json
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from monolane.serve._grammar.compiler import schema_rules
-from monolane.serve._tools.calls import Calls, NotACallError
+from monolane.serve._tools.calls import AnswerOverError, Calls, NotACallError
 from monolane.serve._tools.scan import (
     SPACE,
     Reader,
@@ -14,6 +15,7 @@ from monolane.serve._tools.scan import (
     anything,
     container,
     decoded,
+    literal,
     space,
     text_of,
     whole,
@@ -21,6 +23,8 @@ from monolane.serve._tools.scan import (
 from monolane.serve._tools.shape import Shape, in_json
 
 _QUOTES = ("'", '"')
+_FENCE = "```"
+FENCES = (f"{_FENCE}json\n{{", f"{_FENCE}\n{{")  # how an answer may begin that is a call in a fence
 _NAMES = frozenset(("name", "function", "tool_name"))
 _ARGUMENTS = frozenset(("arguments", "parameters"))
 # What a call may have beside these, without being taken for another object.
@@ -75,6 +79,19 @@ def read_objects(calls: Calls, by_name: bool) -> Reader:
             char = yield from space()
 
 
+def read_fenced(calls: Calls) -> Reader:
+    """Read a call with arguments, whose first brace is read, and a fence that ends the answer."""
+    one = _Object(calls, by_name=False)
+    yield from one.read("{")
+    if not one.has_arguments or (yield from space()) != _FENCE[0]:
+        raise NotACallError
+    yield from literal(_FENCE[1:])
+    with contextlib.suppress(AnswerOverError):
+        yield from space()
+        raise NotACallError
+    return ""
+
+
 def read_list(calls: Calls, by_name: bool) -> Step:
     """Read a list of calls whose bracket and first brace have been read."""
     char = "{"
@@ -94,14 +111,14 @@ class _Object:
         self._calls, self._by_name = calls, by_name
         self._name: str | None = None
         self._early: list[str] = []  # arguments that came before the name
-        self._has_arguments = False
+        self.has_arguments = False
 
     def read(self, char: str) -> Step:
         """Read the object that begins with ``char``."""
         yield from self._object(char)
         if self._name is None:
             raise NotACallError
-        if not self._has_arguments:
+        if not self.has_arguments:
             self._calls.add("{}")
         self._calls.close()
 
@@ -128,7 +145,7 @@ class _Object:
             name, char = yield from quoted_text(char)
             self._open(name)
             return char or (yield from space())
-        elif key in _ARGUMENTS and not self._has_arguments:
+        elif key in _ARGUMENTS and not self.has_arguments:
             return (yield from self._arguments(char))
         elif key == "function" and char == "{":
             yield from self._object(char)
@@ -139,7 +156,7 @@ class _Object:
         return (yield from space())
 
     def _arguments(self, char: str) -> Reader:
-        self._has_arguments = True
+        self.has_arguments = True
         if char == "{":
             yield from container(char, self._add)
         elif char in _QUOTES:  # an object within a text, as in the API

@@ -3,9 +3,16 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from monolane.serve._tools.calls import Calls, Delta, NotACallError, call_id, short_id
+from monolane.serve._tools.calls import (
+    AnswerOverError,
+    Calls,
+    Delta,
+    NotACallError,
+    call_id,
+    short_id,
+)
 from monolane.serve._tools.custom import CustomInputs
-from monolane.serve._tools.objects import Objects
+from monolane.serve._tools.objects import FENCES, Objects, read_fenced
 from monolane.serve._tools.reader import read_calls, read_unmarked
 from monolane.serve._tools.request import ToolUse
 from monolane.serve._tools.scan import Reader
@@ -37,7 +44,9 @@ class ToolParser:
         self._text_mark = form.begin + form.text if form.text else ""
         self._marks = tuple(filter(None, form.begins if lenient else (form.begin,)))
         self._leads = form.shape.leads if lenient or not form.begin else ()
-        self._objects = lenient and bool(form.ends) and isinstance(form.shape, Objects)
+        objects = lenient and isinstance(form.shape, Objects)
+        self._objects = objects and bool(form.ends)
+        self._fences = FENCES if objects and not form.opened else ()  # until there is other text
         self._reader: Reader | None = None
         self._lead = ""  # the mark with which the reader began
         self._raw: list[str] = []  # what it has read since, as long as it may become content
@@ -45,6 +54,7 @@ class ToolParser:
         self._gap = ""  # white space behind all text so far
         self._tried = 0  # characters to come in which no call without a mark begins
         self._fresh = form.bare or form.opened  # nothing but white space so far
+        self._fenced = False  # what is tried now began with a fence
         self._said = False  # there was text
         self._content: list[str] = []
 
@@ -67,6 +77,7 @@ class ToolParser:
     def finish(self) -> Delta:
         """Return what was held back, now that the answer is over."""
         calls = self._calls
+        self._end_reader()
         held, reader, self._held, self._reader = self._held, self._reader, "", None
         if calls.tried and not self._said:  # the answer is a call, and nothing else
             calls.end_trial(whole=True)
@@ -83,6 +94,18 @@ class ToolParser:
             self._content.append(self._gap)
         last = self._take()
         return replace(last, tool_calls=(*last.tool_calls, *self._custom.rest()))
+
+    def _end_reader(self) -> None:
+        """Tell the reader that nothing more comes, which may make what it has read a call."""
+        if self._reader is None:
+            return
+        try:
+            self._reader.throw(AnswerOverError)
+        except StopIteration:
+            self._reader = None
+            self._calls.end_trial(whole=True)
+        except (AnswerOverError, NotACallError):
+            pass
 
     def _take(self) -> Delta:
         content, self._content = "".join(self._content), []
@@ -103,6 +126,17 @@ class ToolParser:
     def _search(self, text: str) -> str:
         """Look for the beginning of calls; return the text after it."""
         text, self._held = self._held + text, ""
+        if self._fences:
+            start = text.lstrip()
+            if not start or any(one.startswith(start) for one in self._fences):
+                self._held = text
+                return ""
+            fence = next(filter(start.startswith, self._fences), "")
+            self._fences = ()
+            if fence:
+                self._say(text[: len(text) - len(start)])
+                self._start_fenced(fence)
+                return start.removeprefix(fence)
         if self._fresh or self._calls.between:
             stripped = text.lstrip()
             self._skip(len(text) - len(stripped))
@@ -193,6 +227,14 @@ class ToolParser:
             self._reader = read_calls(self._format, self._calls, lead)
         next(self._reader)
 
+    def _start_fenced(self, fence: str) -> None:
+        """Try a call whose first brace, behind a fence, has been read."""
+        self._lead, self._raw, self._fenced = "", [fence], True
+        self._calls.names = self._names
+        self._calls.try_one()
+        self._reader = read_fenced(self._calls)
+        next(self._reader)
+
     def _read(self, text: str) -> str:
         """Read calls; return the text after them."""
         reader, calls = self._reader, self._calls
@@ -220,7 +262,8 @@ class ToolParser:
         calls.forget()
         if calls.trial:
             calls.end_trial(whole=False)
-            self._tried = len(raw)  # a trial in each part of it would take its square
+            # A trial in each part of it would take its square. Of a fence there is one alone.
+            self._tried, self._fenced = 0 if self._fenced else len(raw), False
         elif calls.inside:  # parts of it have left: it stays as it is, unfinished
             calls.fail()
             return char

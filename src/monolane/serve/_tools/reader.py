@@ -26,7 +26,7 @@ def read_calls(form: ToolFormat, calls: Calls, begun: str) -> Reader:
         if f"<{found}>" not in form.begins:  # behind another mark, or the same once more
             if not form.ends:
                 raise NotACallError
-            return (yield from read_tags(calls, found, form.ends, padded=form.padded))
+            return (yield from read_tags(calls, found, form.ends, form.begins, padded=form.padded))
         char = yield from space()
     if char == "{":
         return (yield from read_objects(calls, by_name))
@@ -44,7 +44,8 @@ def read_unmarked(form: ToolFormat, calls: Calls) -> Reader:
     """Read a call in tags, or one behind which there is an end as ``form`` has it."""
     char = yield from space()
     if char == "<":
-        return (yield from read_tags(calls, (yield from tag()), form.ends, padded=form.padded))
+        found = yield from tag()
+        return (yield from read_tags(calls, found, form.ends, form.begins, padded=form.padded))
     if char != "{":
         yield from form.shape.read(calls, char)
         rest = yield from space()

@@ -9,7 +9,8 @@
 Qwen3-Coder and Seed write the first, MiniMax and DeepSeek V3.2 the second, GLM the third. The
 tool's schema says whether ``2`` is a number or a text. A value that is a text in any case leaves
 while it is written, others when they are whole. A text may hold anything, also the tag that would
-end it: one ends only where another tag may follow.
+end it: one ends only where another tag may follow. Where a model left the last ``</parameter>``
+out, it ends before the call's end, if that is the end of the answer or another call begins there.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from typing import Any
 
 from monolane.serve._grammar.compiler import shared_rules
 from monolane.serve._grammar.key_order import MAX_KEYS, members
-from monolane.serve._tools.calls import Calls, NotACallError
+from monolane.serve._tools.calls import AnswerOverError, Calls, NotACallError
 from monolane.serve._tools.literal import literal_rule, regex_of
 from monolane.serve._tools.objects import Objects
 from monolane.serve._tools.scan import (
@@ -173,11 +174,13 @@ class Tagged(Shape):
         return ""
 
 
-def read_tags(calls: Calls, found: str, ends: tuple[str, ...], *, padded: bool) -> Reader:
+def read_tags(
+    calls: Calls, found: str, ends: tuple[str, ...], begins: tuple[str, ...], *, padded: bool
+) -> Reader:
     """Read a call whose tag ``found`` has been read, to the end of its last tag.
 
     Models may leave the last tag out and write one of ``ends``, which is behind all calls.
-    ``padded``: a line break on each side of a value is none of it.
+    ``begins`` are before a call. ``padded``: a line break on each side of a value is none of it.
     """
     call = _CALL.fullmatch(found)
     name = call["name"].strip() if call is not None else ""
@@ -185,6 +188,9 @@ def read_tags(calls: Calls, found: str, ends: tuple[str, ...], *, padded: bool) 
         raise NotACallError
     calls.open(name)
     end, values = f"</{call['tag']}>", _Values(calls, name)
+    before, behind = found[: call.start("name")], found[call.end("name") :]
+    others = tuple(f"<{before}{other}{behind}>" for other in calls.schemas)
+    tail = _Tail(((end,), ends, begins, others)) if ends else None
     char = yield from space()
     if char == "{":  # Functionary's arguments are JSON
         yield from container(char, calls.add)
@@ -196,18 +202,20 @@ def read_tags(calls: Calls, found: str, ends: tuple[str, ...], *, padded: bool) 
     if char != "<":
         raise NotACallError
     found = "<" + (yield from tag()) + ">"
-    while found != end and found not in ends:
+    while not found.startswith(end) and found not in ends:
         value = _VALUE.fullmatch(found, 1, len(found) - 1)
         if value is None:
             raise NotACallError
         begin, key = found[: value.start("key")], value["key"].strip()
         text = {"true": True, "false": False}.get(value["text"])
         tags = (begin, end, *ends)
-        found = yield from values.read(key, f"</{value['tag']}>", tags, padded=padded, text=text)
+        found = yield from values.read(
+            key, f"</{value['tag']}>", tags, padded=padded, text=text, tail=tail
+        )
         if found == begin:
             found += (yield from tag()) + ">"
     values.close()
-    return "" if found == end else found
+    return found.removeprefix(end)
 
 
 class _Values:
@@ -226,12 +234,21 @@ class _Values:
         self._calls.close()
 
     def read(
-        self, key: str, end: str, tags: tuple[str, ...], *, padded: bool, text: bool | None = None
+        self,
+        key: str,
+        end: str,
+        tags: tuple[str, ...],
+        *,
+        padded: bool,
+        text: bool | None = None,
+        tail: "_Tail | None" = None,
     ) -> Reader:
         """Read a value and ``end``, behind which one of ``tags`` must follow; return that one.
 
-        ``text``: the value is one, or JSON, as its tag says.
+        ``text``: the value is one, or JSON, as its tag says. ``tail``: what ends it, too, where the
+        tool has such a value.
         """
+        tail = tail if key in self._known else None
         head = f"{self._between}{in_json(key)}: "
         self._between = ", "
         schema = self._known.get(key, {"type": "string"})
@@ -240,11 +257,11 @@ class _Values:
         if text and not self._calls.trial and end not in _WITH_CDATA:
             self._calls.add(head + '"')
             emit = lambda part: self._calls.add(escaped(part))  # noqa: E731
-            follows = yield from _value(end, tags, padded, emit)
+            follows = yield from _value(end, tags, padded, emit, tail)
             self._calls.add('"')
             return follows
         read: list[str] = []
-        follows = yield from _value(end, tags, padded, read.append)
+        follows = yield from _value(end, tags, padded, read.append, tail)
         found = "".join(read)
         if text is None:
             found = _typed(found, schema, self._schema)
@@ -264,8 +281,36 @@ def _to(mark: str) -> Reader:
     return read.removesuffix(mark)
 
 
-def _value(end: str, tags: tuple[str, ...], padded: bool, emit: Add) -> Reader:
-    """Read a value and its end; return the tag behind it, or the beginning that was asked for."""
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """The end of a call whose last value has no end tag: ``stages`` follow each other.
+
+    They are: the end of the call, what is behind all calls, what is before another, and its tag.
+    The answer may be over instead of the last two.
+    """
+
+    stages: tuple[tuple[str, ...], ...]
+
+    def begins(self, text: str, *, over: bool = False) -> bool | None:
+        """Tell whether a text is one; None: possibly, with more of it. ``over``: no more comes."""
+        for i, marks in enumerate(self.stages):
+            rest = text.lstrip(SPACE)
+            if len(text) - len(rest) > _LONGEST_GAP:
+                return False
+            if not rest and over:
+                return i == 2  # behind all calls
+            mark = next((one for one in marks if rest.startswith(one)), None)
+            if mark is None:
+                return None if any(one.startswith(rest) for one in marks) else False
+            text = rest.removeprefix(mark)
+        return True
+
+
+def _value(end: str, tags: tuple[str, ...], padded: bool, emit: Add, tail: _Tail | None) -> Reader:
+    """Read a value and its end; return the tag behind it, or the beginning that was asked for.
+
+    Of a ``tail``: all that was read of it.
+    """
     held = yield
     if padded and held == "\n":
         held = yield
@@ -273,8 +318,17 @@ def _value(end: str, tags: tuple[str, ...], padded: bool, emit: Add) -> Reader:
         found = _ended(held, end, tags, padded)
         if found:
             return found
-        if found is None:
-            held += yield
+        behind = held.removeprefix("\n") if padded else held
+        closed = tail is not None and behind.startswith("<") and tail.begins(behind)
+        if closed:
+            return behind
+        if found is None or closed is None:
+            try:
+                held += yield
+            except AnswerOverError:
+                if tail is not None and tail.begins(behind, over=True):
+                    return behind
+                raise
             continue
         emit(held[0])
         held = held[1:] or (yield)

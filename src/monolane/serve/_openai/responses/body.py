@@ -21,7 +21,7 @@ class TextOptions(BaseModel):
     model_config = ConfigDict(strict=True)
 
     format: dict[str, Any] | None = None
-    verbosity: Literal["medium"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ReasoningOptions(BaseModel):

@@ -45,6 +45,8 @@ def chat_messages(items: Sequence[Json], instructions: str | None) -> list[Json]
                 thoughts = ""
             case "function_call_output" | "custom_tool_call_output":
                 chat.append(_result(item, names, where))
+            case "web_search_call" | "file_search_call":
+                _check_bare(item, where)
             case other:
                 raise RequestError(f"{where}.type: this server reads no {other!r:.80}")
     if not chat:
@@ -89,6 +91,23 @@ def _result(item: Json, names: Json, where: str) -> Json:
     if called in names:
         message["name"] = names[called]
     return message | {"content": _text(item.get("output"), f"{where}.output")}
+
+
+def _check_bare(item: Json, where: str) -> None:
+    """Raise RequestError for a search of OpenAI's servers that has what was found.
+
+    Without it the item says what was looked for, and no model here knows such calls: what came of
+    it is in the message behind it. Of a web search the API tells nothing else.
+    """
+    known = ("id", "type", "status", "action", "queries", "results")
+    found = [key for key, value in item.items() if key not in known and value is not None]
+    if item.get("results"):
+        found.append("results")
+    if found:
+        raise RequestError(
+            f"{where}.{found[0]}: this server reads no {item['type']} with it; leave it out, or "
+            "say it in a message"
+        )
 
 
 def _call_id(item: Json, where: str) -> str | None:

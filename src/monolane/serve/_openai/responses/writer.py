@@ -149,7 +149,9 @@ class ResponsesWriter(Writer):
     def _head_of(self, model: str) -> Json:
         body = self._turn.body
         chosen = self._turn.sampling
-        text = body.text and body.text.format
+        text: Json = {"format": (body.text and body.text.format) or {"type": "text"}}
+        if body.text and body.text.verbosity:
+            text["verbosity"] = body.text.verbosity
         reasoning = body.reasoning
         return {
             "id": self._id,
@@ -176,7 +178,7 @@ class ResponsesWriter(Writer):
             "service_tier": "default",  # whatever was asked for: there is no other
             "store": body.store is not False,
             "temperature": chosen.temperature,
-            "text": {"format": text or {"type": "text"}},
+            "text": text,
             "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
             "tools": list(self._turn.tools.given),
             "top_logprobs": body.top_logprobs or 0,
