@@ -25,7 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 def build_kernel(folder: Path, source: str, headers: Mapping[str, str]) -> emulation.Emulated:
     """Compile a file of the kernels folder for the host, unless `folder` has it already."""
     place = emulation.write_headers(folder, headers)
-    return emulation.build(emulation.KERNELS / source, folder, includes=[place], optimise="-O1")
+    return emulation.build(emulation.KERNELS / source, folder, includes=[place], optimise="-Og")
 
 
 class EmulatedGpu:

@@ -30,41 +30,42 @@ from monolane.model.families._gguf import (
     GGUF_NAMES,
 )
 
+SIZES: dict[str, Any] = {
+    "block_count": 12,
+    "context_length": 4096,
+    "embedding_length": 64,
+    "feed_forward_length": 96,
+    "attention.head_count": 8,
+    "attention.head_count_kv": 4,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+}
+LATENT: dict[str, Any] = {
+    "attention.head_count_kv": 1,
+    "attention.kv_lora_rank": 18,
+    "attention.q_lora_rank": 22,
+    "attention.key_length": 26,
+    "attention.value_length": 18,
+    "attention.key_length_mla": 24,
+    "attention.value_length_mla": 12,
+    "rope.dimension_count": 8,
+    "leading_dense_block_count": 1,
+    "expert_count": 12,
+    "expert_used_count": 3,
+    "expert_feed_forward_length": 26,
+    "expert_shared_count": 2,
+}
+
 
 def metadata(architecture: str = "llama", **changes: Any) -> dict[str, Any]:
     """Metadata of a small model; ``None`` takes a field away."""
-    said = {
-        "block_count": 12,
-        "context_length": 4096,
-        "embedding_length": 64,
-        "feed_forward_length": 96,
-        "attention.head_count": 8,
-        "attention.head_count_kv": 4,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-    } | {name.replace("__", "."): value for name, value in changes.items()}
+    said = SIZES | {name.replace("__", "."): value for name, value in changes.items()}
     found = {f"{architecture}.{key}": x for key, x in said.items() if x is not None}
     return {"general.architecture": architecture, **found}
 
 
 def latent(**changes: Any) -> dict[str, Any]:
     """Metadata of a small DeepSeek, whose key and value heads are 24 and 12 wide."""
-    said = {
-        "attention.head_count_kv": 1,
-        "attention.kv_lora_rank": 18,
-        "attention.q_lora_rank": 22,
-        "attention.key_length": 26,
-        "attention.value_length": 18,
-        "attention.key_length_mla": 24,
-        "attention.value_length_mla": 12,
-        "rope.dimension_count": 8,
-        "leading_dense_block_count": 1,
-        "expert_count": 12,
-        "expert_used_count": 3,
-        "expert_feed_forward_length": 26,
-        "expert_shared_count": 2,
-        "expert_gating_func": 2,
-    }
-    return metadata("deepseek2", **said | changes)
+    return metadata("deepseek2", **LATENT | {"expert_gating_func": 2} | changes)
 
 
 def delta(**changes: Any) -> dict[str, Any]:

@@ -10,27 +10,9 @@ from monolane.model import ModelConfig, Rotary, Temperature, YarnScaling
 from monolane.model.families import parse_gguf
 from monolane.ops import Index
 
-LATENT = {
-    "block_count": 4,
-    "context_length": 4096,
-    "embedding_length": 64,
-    "feed_forward_length": 96,
-    "attention.head_count": 8,
-    "attention.head_count_kv": 1,
-    "attention.layer_norm_rms_epsilon": 1e-5,
-    "attention.kv_lora_rank": 18,
-    "attention.q_lora_rank": 22,
-    "attention.key_length": 26,
-    "attention.value_length": 18,
-    "attention.key_length_mla": 24,
-    "attention.value_length_mla": 12,
-    "rope.dimension_count": 8,
-    "leading_dense_block_count": 1,
-    "expert_count": 12,
-    "expert_used_count": 3,
-    "expert_feed_forward_length": 26,
-    "expert_shared_count": 2,
-}
+from .test_gguf_config import LATENT, SIZES
+
+SMALL = SIZES | LATENT | {"block_count": 4}
 YARN = {
     "rope.scaling.type": "yarn",
     "rope.scaling.factor": 4.0,
@@ -86,12 +68,12 @@ def parse(architecture: str, said: dict[str, Any], **changes: Any) -> ModelConfi
 
 
 def test_how_fast_queries_grow_is_what_a_file_says_or_what_the_published_model_has() -> None:
-    stretched = LATENT | YARN
+    stretched = SMALL | YARN
     assert parse("mistral4", stretched).attention_temperature == Temperature(0.1, 512)
     said = parse("mistral4", stretched, attention__temperature_scale=0.3)
     assert said.attention_temperature == Temperature(0.3, 512)
     assert parse("mistral4", stretched, attention__temperature_length=512).num_layers == 4
-    plain = parse("mistral4", LATENT)
+    plain = parse("mistral4", SMALL)
     assert (plain.attention_temperature, plain.rotary) == (None, Rotary(1e4, "interleaved"))
     assert plain.experts is not None
     assert (plain.experts.scores, plain.experts.corrected) == ("softmax", False)
@@ -99,17 +81,17 @@ def test_how_fast_queries_grow_is_what_a_file_says_or_what_the_published_model_h
 
 def test_an_index_has_the_sizes_that_a_file_says_and_pairs_as_its_family() -> None:
     for architecture, style in (("deepseek32", "half"), ("glm-dsa", "interleaved")):
-        config = parse(architecture, LATENT | INDEX)
+        config = parse(architecture, SMALL | INDEX)
         assert config.index == Index(heads=5, width=10, chosen=7, style=style)
         assert config.rotary.style == "interleaved"
         assert [x.experts for x in config.layers] == [False, True, True, True]
         assert config.experts is not None
         assert (config.experts.scores, config.experts.group_best) == ("sigmoid", 2)
-        assert parse(architecture, LATENT | INDEX, expert_gating_func=2) == config
+        assert parse(architecture, SMALL | INDEX, expert_gating_func=2) == config
 
 
 def test_layers_have_indexes_of_their_own_or_an_earlier_one_s() -> None:
-    said = LATENT | INDEX
+    said = SMALL | INDEX
 
     def seen(**changes: Any) -> list[int | None]:
         return [layer.index_of for layer in parse("glm-dsa", said, **changes).layers]
@@ -195,6 +177,6 @@ def test_a_deepseek_v4_is_read_as_its_weights_were_written() -> None:
 def test_what_is_missing_or_wrong_is_named(
     architecture: str, said: dict[str, Any], message: str
 ) -> None:
-    usual = {"mistral4": LATENT, "deepseek4": V4}.get(architecture, LATENT | INDEX)
+    usual = {"mistral4": SMALL, "deepseek4": V4}.get(architecture, SMALL | INDEX)
     with pytest.raises(ConfigError, match=message):
         parse(architecture, usual | said)

@@ -1,11 +1,11 @@
 """``monolane tune``: train what goes beside a model."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -13,6 +13,7 @@ from monolane.cli import _options as options
 from monolane.cli._groups import grouped
 
 tune = typer.Typer(no_args_is_help=True, help="Train what goes beside a model.")
+T = TypeVar("T")
 _REPORTED = 50  # steps
 
 
@@ -43,12 +44,20 @@ class EagleLearning(Learning):
     places: Annotated[int, typer.Option(min=1, help="Texts of a step.")] = 2
 
 
-_Text = Annotated[
-    Path | None,
-    typer.Option(help="Text to learn from [default: what the model says itself]."),
-]
-_Threads = Annotated[int | None, typer.Option(min=1, help="Of the training [default: all cores].")]
-_SaveEvery = Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """The run of a training."""
+
+    text: Annotated[
+        Path | None,
+        typer.Option(help="Text to learn from [default: what the model says itself]."),
+    ] = None
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Of the training [default: all cores].")
+    ] = None
+    resume: options.Resume = False
+    save_every: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 200
+    overwrite: options.ReplaceOut = False
 
 
 @tune.command("heads")
@@ -57,12 +66,8 @@ def tune_heads(
     *,
     model: options.ModelNeeded,
     out: options.Trained,
-    text: _Text = None,
     learning: Learning,
-    threads: _Threads = None,
-    resume: options.Resume = False,
-    save_every: _SaveEvery = 200,
-    overwrite: options.ReplaceOut = False,
+    training: Training,
 ) -> None:
     """Train heads that draft tokens for a model.
 
@@ -72,21 +77,9 @@ def tune_heads(
     _look(model, out)
     from monolane.tune import HeadsRecipe, train_heads
 
-    given = asdict(learning)
-    with options.making_recipe():
-        recipe = HeadsRecipe(peak_lr=given.pop("learning_rate"), **given)
-    with _trained(learning) as told:
-        trained = train_heads(
-            model,
-            out,
-            recipe,
-            text=text,
-            overwrite=overwrite,
-            resume=resume,
-            save_every=save_every,
-            threads=threads,
-            **told,
-        )
+    recipe = _recipe(HeadsRecipe, learning)
+    with _trained(learning, training) as told:
+        trained = train_heads(model, out, recipe, **told)
     _conclude(out, trained.right_before, trained.right)
     _say(f"a drafted token streams {trained.bytes / 1e6:.2f} MB")
 
@@ -97,12 +90,8 @@ def tune_eagle(
     *,
     model: options.ModelNeeded,
     out: options.Trained,
-    text: _Text = None,
     learning: EagleLearning,
-    threads: _Threads = None,
-    resume: options.Resume = False,
-    save_every: _SaveEvery = 200,
-    overwrite: options.ReplaceOut = False,
+    training: Training,
 ) -> None:
     """Train an EAGLE-3 drafter for a model.
 
@@ -115,21 +104,9 @@ def tune_eagle(
     _look(model, out)
     from monolane.tune import EagleRecipe, train_eagle
 
-    given = asdict(learning)
-    with options.making_recipe():
-        recipe = EagleRecipe(peak_lr=given.pop("learning_rate"), **given)
-    with _trained(learning, reads=2) as told:
-        trained = train_eagle(
-            model,
-            out,
-            recipe,
-            text=text,
-            overwrite=overwrite,
-            resume=resume,
-            save_every=save_every,
-            threads=threads,
-            **told,
-        )
+    recipe = _recipe(EagleRecipe, learning)
+    with _trained(learning, training, reads=2) as told:
+        trained = train_eagle(model, out, recipe, **told)
     _conclude(out, trained.right_before, trained.right)
 
 
@@ -143,9 +120,15 @@ def _look(model: str, out: Path) -> None:
     ModelFiles.open(find_model(model)).weights()
 
 
+def _recipe(kind: Callable[..., T], learning: Learning) -> T:
+    given = asdict(learning)
+    with options.making_recipe():
+        return kind(peak_lr=given.pop("learning_rate"), **given)
+
+
 @contextmanager
-def _trained(learning: Learning, reads: int = 1) -> Iterator[dict[str, Any]]:
-    """Give what a training tells its steps to; each text is read so many times."""
+def _trained(learning: Learning, training: Training, reads: int = 1) -> Iterator[dict[str, Any]]:
+    """Give how a training runs, and what it tells; each text is read so many times."""
     from monolane._progress import counted
 
     def report(step: int, loss: float) -> None:
@@ -153,7 +136,7 @@ def _trained(learning: Learning, reads: int = 1) -> Iterator[dict[str, Any]]:
             _say(f"step {step + 1}: loss {loss:.4f}")
 
     with options.training(), counted("reading texts", reads * learning.texts) as count:
-        yield {"report": report, "read": count, "say": _say}
+        yield asdict(training) | {"report": report, "read": count, "say": _say}
 
 
 def _say(line: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,20 +17,8 @@ from monolane.model import Weights, check_replaceable
 from monolane.sources import find_model
 from monolane.train import deferred_interrupt
 from monolane.tune._heads_material import Material, gather, given_texts
+from monolane.tune._recipe import DrafterRecipe
 from monolane.tune._run_state import Keeper, opened_run, weights_digest
-
-
-class Recipe(Protocol):
-    """What the recipes of all drafters say of texts: how many, and tokens of each at most."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def texts(self) -> int: ...
-    @property
-    def context(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +39,7 @@ class DrafterRun:
 def drafter_run(
     model: str | Path,
     destination: Path,
-    recipe: Recipe,
+    recipe: DrafterRecipe,
     check: Callable[[Weights, str], None],
     *,
     text: Path | None,

@@ -19,47 +19,28 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
 from monolane._toml import config
 from monolane.engine import Engine
 from monolane.errors import ConfigError
-from monolane.model import Eagle, Role, Rotary, Weights, folder_aside
-from monolane.tune._draft_training import LATER, DraftTraining, most_said, widened
+from monolane.model import Eagle, Rotary, Weights, folder_aside
+from monolane.tune._draft_training import DraftTraining, most_said
 from monolane.tune._drafter_run import drafter_run
 from monolane.tune._heads_material import Material
+from monolane.tune._recipe import DrafterRecipe
 from monolane.tune._run_state import check_finite
 
-_HELD_OUT = 20  # every so manieth text, at least one
 _EPS = 1e-5
 
 
 @config
-class EagleRecipe:
-    """How an EAGLE-3 drafter is trained.
+class EagleRecipe(DrafterRecipe):
+    """How an EAGLE-3 drafter is trained: ``inner`` is its MLP's, else 2D; a place is a text."""
 
-    texts, context   material: texts, and tokens of each at most
-    vocabulary       R: tokens that can be drafted, those that the model says most
-    inner            width of its MLP, a multiple of 32; None: twice the model's hidden size
-    depth            tokens of a draft that are learnt
-    places           P: texts of a step
-    """
-
-    texts: PositiveInt = 400
-    context: PositiveInt = 256
-    vocabulary: PositiveInt = 4096
-    inner: PositiveInt | None = None
-    depth: PositiveInt = 4
-    steps: PositiveInt = 2000
     places: PositiveInt = 2
-    peak_lr: PositiveFloat = 1e-3
-    seed: NonNegativeInt = 0
-
-    def __post_init__(self) -> None:
-        if self.inner is not None and self.inner % 32:
-            raise ConfigError(f"inner: expected a multiple of 32, got {self.inner}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,24 +235,15 @@ class _Training(DraftTraining):
         layers: tuple[int, int, int],
         streams: list[npt.NDArray[np.float16]],
     ) -> None:
-        super().__init__(recipe.steps, recipe.places, recipe.peak_lr, recipe.seed)
-        self._recipe, self._material, self._config = recipe, material, weights.config
+        tokens_R = most_said(material, weights.config.vocab_size, recipe.vocabulary)
+        super().__init__(weights, material, recipe, np.sort(tokens_R))
         texts = len(material.ends)
-        share = max(1, texts // _HELD_OUT)
+        learnt = texts - self.texts_held_out
         long = [i for i in range(texts) if self._drafts(i) > 0]
-        self.places = np.array([i for i in long if i < texts - share], np.int64)
-        self.held_out = np.array([i for i in long if i >= texts - share], np.int64)
-        if not len(self.places) or not len(self.held_out):
-            raise ConfigError(
-                f"texts: expected some with more than depth + 2 = {recipe.depth + 2} tokens to "
-                "learn from and to measure on; take more or longer texts"
-            )
+        self.places = np.array([i for i in long if i < learnt], np.int64)
+        self.held_out = np.array([i for i in long if i >= learnt], np.int64)
+        self.check_places(f"depth + 2 = {recipe.depth + 2}")
         self._layers, self._streams = layers, streams
-        vocab = weights.config.vocab_size
-        self._embedding_VD = widened(weights, Role.EMBEDDING)
-        self.tokens_R = np.sort(most_said(material, vocab, recipe.vocabulary))
-        self._row_V = torch.full((vocab,), -1, dtype=torch.int64)
-        self._row_V[torch.from_numpy(self.tokens_R).long()] = torch.arange(len(self.tokens_R))
         torch.manual_seed(recipe.seed)
         hidden = weights.config.hidden_size
         head_RD = torch.randn(len(self.tokens_R), hidden) / hidden**0.5
@@ -295,26 +267,16 @@ class _Training(DraftTraining):
         x_PND = streams @ self.block.fc.T
         # Of a prompt nothing is learnt: nobody drafts it.
         learnt = torch.arange(drafts) + 1 >= material.starts[text].start - span.start
-        loss, weight, right = torch.zeros(()), 1.0, []
+        lost, right = [], []
         kept: list[tuple[Tensor, Tensor]] = []
         for i in range(1, self._recipe.depth + 1):
             at = np.arange(i, i + drafts)
             embedded = torch.from_numpy(self._embedding_VD[ids[at]])[None]
             x_PND, logits_PNR = self.block(x_PND, embedded, kept)
-            rows_NB = self._row_V[torch.from_numpy(material.best[span.start + at]).long()]
-            chance_NB = torch.from_numpy(material.chance[span.start + at]) * (rows_NB >= 0)
-            logs_NB = functional.log_softmax(logits_PNR[0], -1).gather(1, rows_NB.clamp(min=0))
-            lost_N = (chance_NB * logs_NB).sum(1)
-            loss = loss - weight * lost_N[learnt].mean()
-            weight *= LATER
-            hit_N = (logits_PNR[0].argmax(-1) == rows_NB[:, 0]).float()
+            lost_N, hit_N = self.score(logits_PNR[0], span.start + at)
+            lost.append(lost_N[learnt].mean())
             right.append(float(hit_N[learnt].mean()))
-        return loss, right
-
-    @torch.no_grad()
-    def measure(self) -> list[float]:
-        """Return how often a held-out draft's tokens are the model's most probable ones."""
-        return [round(share, 4) for share in self.loss(self.held_out)[1]]
+        return self.sum_up(lost), right
 
     def eagle(self) -> Eagle:
         """Return what was trained."""
@@ -323,7 +285,7 @@ class _Training(DraftTraining):
         return Eagle(
             weights=weights,
             tokens=self.tokens_R.astype(np.int32),
-            vocab_size=self._config.vocab_size,
+            vocab_size=len(self._row_V),
             layers=self._layers,
             heads=(block.heads, block.kv_heads, block.width),
             rotary=block.rotary,

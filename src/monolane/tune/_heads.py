@@ -16,47 +16,25 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
 from monolane._toml import config
 from monolane.errors import ConfigError
 from monolane.model import Heads, Role, Weights, folder_aside
-from monolane.tune._draft_training import LATER, DraftTraining, most_said, widened
+from monolane.tune._draft_training import DraftTraining, most_said, widened
 from monolane.tune._drafter_run import drafter_run
 from monolane.tune._heads_material import Material
+from monolane.tune._recipe import DrafterRecipe
 from monolane.tune._run_state import check_finite
 
-_HELD_OUT = 20  # every so manieth text, at least one
 _EPS = 1e-5
 _EVALUATED = 4096  # held-out places at most
 
 
 @config
-class HeadsRecipe:
-    """How heads are trained.
-
-    texts, context   material: texts, and tokens of each at most
-    vocabulary       R: tokens that can be drafted, those that the model says most
-    inner            F, a multiple of 32; None: the model's hidden size
-    depth            tokens of a draft that are learnt
-    places           N: beginnings of drafts in a step
-    """
-
-    texts: PositiveInt = 400
-    context: PositiveInt = 256
-    vocabulary: PositiveInt = 4096
-    inner: PositiveInt | None = None
-    depth: PositiveInt = 4
-    steps: PositiveInt = 2000
-    places: PositiveInt = 256
-    peak_lr: PositiveFloat = 1e-3
-    seed: NonNegativeInt = 0
-
-    def __post_init__(self) -> None:
-        if self.inner is not None and self.inner % 32:
-            raise ConfigError(f"inner: expected a multiple of 32, got {self.inner}")
+class HeadsRecipe(DrafterRecipe):
+    """How heads are trained: ``inner`` is F, by default D; a place begins a draft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,23 +134,14 @@ class _Training(DraftTraining):
     block: _Block
 
     def __init__(self, weights: Weights, material: Material, recipe: HeadsRecipe) -> None:
-        super().__init__(recipe.steps, recipe.places, recipe.peak_lr, recipe.seed)
-        self._recipe, self._material = recipe, material
+        tokens_R = most_said(material, weights.config.vocab_size, recipe.vocabulary)
+        super().__init__(weights, material, recipe, tokens_R)
         texts = len(material.starts)
-        share = max(1, texts // _HELD_OUT)
-        self.places = material.places(recipe.depth, slice(0, texts - share))
-        held_out = material.places(recipe.depth, slice(texts - share, texts))
+        learnt = texts - self.texts_held_out
+        self.places = material.places(recipe.depth, slice(0, learnt))
+        held_out = material.places(recipe.depth, slice(learnt, texts))
         self.held_out = held_out[:: max(1, len(held_out) // _EVALUATED)]
-        if not len(self.places) or not len(self.held_out):
-            raise ConfigError(
-                f"texts: expected some with more than depth = {recipe.depth} tokens to learn from "
-                "and to measure on; take more or longer texts"
-            )
-        self._vocab = weights.config.vocab_size
-        self._embedding_VD = widened(weights, Role.EMBEDDING)
-        self.tokens_R = most_said(material, self._vocab, recipe.vocabulary)
-        self._row_V = torch.full((self._vocab,), -1, dtype=torch.int64)
-        self._row_V[torch.from_numpy(self.tokens_R).long()] = torch.arange(len(self.tokens_R))
+        self.check_places(f"depth = {recipe.depth}")
         hidden = weights.config.hidden_size
         torch.manual_seed(recipe.seed)
         self.block = _Block(recipe.inner or hidden, self._first_head(weights, hidden))
@@ -182,7 +151,7 @@ class _Training(DraftTraining):
         tied = Role.HEAD not in weights.outer and (Role.HEAD, None) not in weights.quantized
         head = widened(weights, Role.EMBEDDING if tied else Role.HEAD)
         rows = np.asarray(self.tokens_R)
-        if head.reshape(-1, head.shape[-1]).shape != (self._vocab, hidden):
+        if head.reshape(-1, head.shape[-1]).shape != (len(self._row_V), hidden):
             return torch.randn(len(rows), hidden) / hidden**0.5
         sizes = np.square(self._material.hidden[self.places[::7]].astype(np.float32)).mean(axis=1)
         scale = float(np.sqrt(sizes).mean())
@@ -192,23 +161,15 @@ class _Training(DraftTraining):
         """Return the loss, and of each token of a draft how often it is right."""
         material = self._material
         state_ND = normed(torch.from_numpy(material.hidden[places_N].astype(np.float32)))
-        loss, weight, right = torch.zeros(()), 1.0, []
+        lost, right = [], []
         for i in range(1, self._recipe.depth + 1):
             tokens_N = material.ids[places_N + i]
             embedding_ND = normed(torch.from_numpy(self._embedding_VD[tokens_N]))
             state_ND, logits_NR = self.block(state_ND, embedding_ND)
-            rows_NB = self._row_V[torch.from_numpy(material.best[places_N + i]).long()]
-            chance_NB = torch.from_numpy(material.chance[places_N + i]) * (rows_NB >= 0)
-            logs_NB = functional.log_softmax(logits_NR, dim=1).gather(1, rows_NB.clamp(min=0))
-            loss = loss - weight * (chance_NB * logs_NB).sum(1).mean()
-            weight *= LATER
-            right.append(float((logits_NR.argmax(1) == rows_NB[:, 0]).float().mean()))
-        return loss, right
-
-    @torch.no_grad()
-    def measure(self) -> list[float]:
-        """Return how often a held-out draft's tokens are the model's most probable ones."""
-        return [round(share, 4) for share in self.loss(self.held_out)[1]]
+            lost_N, hit_N = self.score(logits_NR, places_N + i)
+            lost.append(lost_N.mean())
+            right.append(float(hit_N.mean()))
+        return self.sum_up(lost), right
 
     def heads(self) -> Heads:
         """Return what was trained."""
@@ -216,4 +177,4 @@ class _Training(DraftTraining):
         gate, up, down, head = (
             x.detach().numpy() for x in (block.gate, block.up, block.down, block.head)
         )
-        return Heads(gate, up, down, head, self.tokens_R, self._vocab, _EPS)
+        return Heads(gate, up, down, head, self.tokens_R, len(self._row_V), _EPS)

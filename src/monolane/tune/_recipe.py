@@ -1,4 +1,4 @@
-"""The recipes of fine-tuning and of annealing: every number that decides their weights, frozen.
+"""The recipes of what is trained here: every number that decides weights, frozen.
 
 A run keeps its recipe beside its checkpoints, so that a resumed run cannot drift from the one that
 it continues.
@@ -116,6 +116,32 @@ class AnnealRecipe:
     def progress(self, step: int) -> float:
         """Return how much of the annealing is done at step ``step``, counted from 0."""
         return min(1.0, (step + 1) / (self.anneal_share * self.steps))
+
+
+@config
+class DrafterRecipe:
+    """How a drafter is trained, of whichever kind.
+
+    texts, context   material: texts, and tokens of each at most
+    vocabulary       R: tokens that can be drafted, those that the model says most
+    inner            width of what is between, a multiple of 32; None: by the model's hidden size
+    depth            tokens of a draft that are learnt
+    places           places of a step
+    """
+
+    texts: PositiveInt = 400
+    context: PositiveInt = 256
+    vocabulary: PositiveInt = 4096
+    inner: PositiveInt | None = None
+    depth: PositiveInt = 4
+    steps: PositiveInt = 2000
+    places: PositiveInt = 256
+    peak_lr: PositiveFloat = 1e-3
+    seed: NonNegativeInt = 0
+
+    def __post_init__(self) -> None:
+        if self.inner is not None and self.inner % 32:
+            raise ConfigError(f"inner: expected a multiple of 32, got {self.inner}")
 
 
 def read_recipe(name: str | Path) -> SftRecipe:
