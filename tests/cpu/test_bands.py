@@ -9,6 +9,7 @@ import pytest
 
 from monolane._core import kernels
 
+from .activations import heavy_tailed
 from .blocks import BLOCKS, block_of
 from .test_blocks import ISAS, assert_products, multiply, random_blocks
 
@@ -46,3 +47,21 @@ def test_bits_depend_on_neither_width_nor_rows_of_a_call(isa, name):
                 np.testing.assert_array_equal(found, wanted[:width, begin:end])
         alone = multiply(isa, name, blocks[112:], x)
         np.testing.assert_array_equal(alone, wanted[:, 112:])
+
+
+@every_isa
+@every_format
+def test_bits_of_wide_calls(isa, name):
+    """Panels are brought to bytes once for many tokens: brought.h. The bits are those of tiles."""
+    rng = np.random.default_rng(9)
+    rows = 150  # a band of 8 panels, and one of 2 that is not whole
+    for cols in columns_of(name):
+        blocks = random_blocks(rng, name, rows, cols)
+        x = heavy_tailed(rng, 96, cols)
+        wanted = np.concatenate(
+            [multiply(isa, name, blocks, x[t : t + 8]) for t in range(0, 96, 8)]
+        )
+        for begin, end in ((0, rows), (21, 141)):
+            for width in (31, 32, 45, 96):
+                found = multiply(isa, name, blocks, x[:width], begin, end)
+                np.testing.assert_array_equal(found, wanted[:width, begin:end])

@@ -80,6 +80,7 @@ static inline Floats dot_pairs(Pairs w, Pairs x, Floats acc) {
 
 // Integer dots: each element is a row, its four bytes are four columns (panels.h).
 constexpr bool kSignedBytes = false;  // vpdpbusd takes unsigned codes of 8 bits as they are stored
+#define MONOLANE_BRINGS               // many tokens share what is brought out of memory (brought.h)
 static inline Bytes load_bytes(const void* p) { return _mm512_loadu_si512(p); }
 static inline Bytes low_nibbles(Bytes x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 static inline Bytes high_nibbles(Bytes x) { return low_nibbles(_mm512_srli_epi16(x, 4)); }

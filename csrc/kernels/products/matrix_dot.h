@@ -132,7 +132,7 @@ class MatrixSums {
               sums[part] = multiply_add(rest[part], sums[part], left.times);
             });
           }
-          acc[p][half] = Dot::add_parts(scales[half], x, sums, acc[p][half]);
+          acc[p][half] = add_parts(scales[half], x, sums, acc[p][half]);
         });
       });
     }

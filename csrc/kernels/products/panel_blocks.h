@@ -3,7 +3,7 @@
 // panel_dot.h.
 #pragma once
 
-#include "kernels/products/panel_dot.h"
+#include "kernels/products/brought.h"
 
 namespace monolane::MONOLANE_ISA {
 
@@ -160,6 +160,34 @@ static inline void for_blocks(const Dot& dot, const Rows& rows, const Run& run) 
   }
 }
 
+#ifdef MONOLANE_BRINGS
+// The same by whole tiles of T tokens: each panel is brought out of memory once for all of them.
+template <class Dot, int T>
+static inline void panel_brought(const Dot& dot, const Block& block, const char* tokens,
+                                 int64_t width, Stream& stream, const Target& target) {
+  using Scales = typename Dot::Scales;
+  alignas(64) static constexpr float kZeros[T * kElements] = {};
+  const int64_t stride = panel_token_bytes(dot.cols()), groups = block.end - block.begin;
+  const bool last = block.end == dot.groups;
+  tokens += block.begin * static_cast<int64_t>(sizeof(TokenGroup));
+  HalfSums halves;
+  if constexpr (Scales::kMinima == 2) find_half_sums(tokens, stride, width, groups, halves);
+  BroughtBlock<Scales> brought;
+  for (int64_t p = block.first; p < block.last; ++p) {
+    brought.bring(dot, dot.at(p, block.begin), groups);
+    for (int64_t t = 0; t < width; t += T) {
+      fetch<Fetch::kParts>(stream, stream.part);
+      const Target to = target.from_token(t);
+      float* aside = to.aside + (p - block.first) * to.stride;
+      alignas(64) float y[T][kElements];
+      add_brought<Scales, T>(brought, groups, tokens + t * stride, stride, halves + t,
+                             block.begin == 0 ? kZeros : aside, last ? y[0] : aside);
+      if (last) put_rows<T>(y, p * kPanelRows, to.rows, to.out);
+    }
+  }
+}
+#endif
+
 // kWidth: the largest width.
 template <class Dot, int kWidth>
 static inline void panel_blocks(const Dot& dot, const Rows& rows, const char* tokens, int64_t width,
@@ -179,6 +207,14 @@ static inline void panel_blocks(const Dot& dot, const Rows& rows, const char* to
       stream.next = dot.at(block.first, block.begin) + bytes;
       stream.part = (bytes / ((width + T - 1) / T * panels * kUnits) + 63) / 64 * 64;
       int64_t t = 0;
+#ifdef MONOLANE_BRINGS
+      if constexpr (kCostly<Dot>) {
+        if (width >= kBroughtTokens) {
+          t = width / T * T;
+          panel_brought<Dot, T>(dot, block, tokens, t, stream, target);
+        }
+      }
+#endif
       for (; t + T <= width; t += T) {
         panel_tiles<Dot, T, Fetch::kParts>(dot, block, tokens + t * token_bytes, stream,
                                            target.from_token(t));

@@ -51,6 +51,85 @@ constexpr int pair_sums(Format format, int pairs) {
 }
 #endif
 
+// What a row brings to a group beside its codes: one scale, or those of columns 0..15 and 16..31,
+// and as many minima or none. Of a unit each.
+template <int kScales, int kMins>
+struct GroupScales {
+  static constexpr int kParts = kScales;  // sums of a group
+  static constexpr int kMinima = kMins;
+  Floats scales[kScales];
+  Floats minima[kMins == 0 ? 1 : kMins];
+};
+
+// A group's sum, or those of its halves, scaled and added. `Token`: TokenGroup, or what has the
+// scale and the sum of each element's token in vectors.
+template <int kScales, int kMinima, class Token>
+static inline Floats add_parts(const GroupScales<kScales, kMinima>& w, const Token& x,
+                               const Ints* sums, Floats acc) {
+  if constexpr (kScales == 2) {
+    const Floats second = mul(to_float(sums[1]), w.scales[1]);
+    acc = fma(fma(to_float(sums[0]), w.scales[0], second), splat(x.scale), acc);
+    if constexpr (kMinima == 2) {
+      acc = fma(w.minima[0], splat(x.half_sum(0)), acc);
+      acc = fma(w.minima[1], splat(x.half_sum(1)), acc);
+    }
+  } else {
+    acc = fma(to_float(sums[0]), mul(w.scales[0], splat(x.scale)), acc);
+    if constexpr (kMinima > 0) acc = fma(w.minima[0], splat(x.sum), acc);
+  }
+  return acc;
+}
+
+// Where the sum of part `part` of kParts begins, of codes that have kBias too much.
+template <int kParts, int kBias>
+static inline Ints start(const TokenGroup& x, int part) {
+  if constexpr (kBias == 0) return splat(int32_t{0});
+  if constexpr (kParts == 2 && kBias % 32 == 0) return splat(x.minus_32[part] * (kBias / 32));
+  if constexpr (kParts == 2) return splat((x.minus_32[part] >> 5) * kBias);
+  static_assert(kParts == 2 || kBias == 0 || kBias == 8 || kBias == 16 || kBias == 128);
+  return splat(kBias == 8 ? x.minus_8 : kBias == 16 ? x.minus_16 : x.minus_128);
+}
+
+#ifndef MONOLANE_PAIR_SUMS
+// Sums of a unit's group by a token, of all columns or of their halves. kWide: dot's.
+template <int kParts, int kBias, bool kWide>
+struct GroupSums {
+  MONOLANE_INLINE static void find(const Bytes (&codes)[kQuads], const TokenGroup& x,
+                                   Ints (&sums)[kParts]) {
+    sum_codes(codes, x, sums);
+    if (x.rest != 0) [[unlikely]] {
+      Ints rest[kParts];
+      sum_codes(codes, x.left_over(), rest);
+      each<kParts>([&](auto part)
+                       MONOLANE_INLINE { sums[part] = join_sums(sums[part], rest[part]); });
+    }
+  }
+
+ private:
+  MONOLANE_INLINE static void sum_codes(const Bytes (&codes)[kQuads], const TokenGroup& x,
+                                        Ints (&sums)[kParts]) {
+    constexpr int kCount = kQuads / kParts;
+    each<kParts>([&](auto part) MONOLANE_INLINE {
+      const Ints from = start<kParts, kBias>(x, part);
+      sums[part] = dots<part * kCount, (part + 1) * kCount>(codes, x, from);
+    });
+  }
+
+  template <int kBegin, int kEnd>
+  static Ints dots(const Bytes (&codes)[kQuads], const TokenGroup& x, Ints sum) {
+#ifdef MONOLANE_LANE_DOTS
+    each<kEnd - kBegin>([&](auto at) MONOLANE_INLINE {
+      sum = dot_lane<kWide, kBegin + at>(sum, codes[kBegin + at], x.codes);
+    });
+#else
+#pragma GCC unroll 8
+    for (int q = kBegin; q < kEnd; ++q) sum = dot<kWide>(sum, codes[q], x.codes + 4 * q);
+#endif
+    return sum;
+  }
+};
+#endif
+
 template <Format kFormat>
 struct PanelDot {
   static constexpr Format kOf = kFormat;
@@ -61,6 +140,7 @@ struct PanelDot {
   static constexpr bool kMinima = kPlanes.minimum > 0 || kHalfMinima;
   static constexpr bool kBytes = kPlanes.low == 32;   // codes of 8 bits
   static constexpr bool kWide = kPlanes.bias == 128;  // numbers of 8 bits, codes or named by them
+  static constexpr int kStartBias = kWide && kSignedBytes ? 0 : kPlanes.bias;
   static constexpr int kParts = kHalfScales ? 2 : 1;  // sums of a group
   static constexpr int kMinimumParts = kHalfMinima ? 2 : 1;
   static constexpr bool kE2m1 = kFormat == Format::kMxfp4p || kFormat == Format::kNvfp4p;
@@ -80,11 +160,7 @@ struct PanelDot {
   static_assert(kSuperGroups == 1 || kSuperGroups % kRecord == 0);
   static_assert(kBlockGroups % kSuperGroups == 0 && kBlockGroups % kRecord == 0);
 
-  // What a unit brings to a group beside its codes.
-  struct Scales {
-    Floats scales[kParts];
-    Floats minima[kMinimumParts];
-  };
+  using Scales = GroupScales<kParts, kMinima ? kMinimumParts : 0>;
 
   const char* data;
   int64_t panels, groups;
@@ -155,39 +231,17 @@ struct PanelDot {
       for (int t = 0; t < T; ++t) {
         const TokenGroup& group = token(x, stride, t);
         Ints sums[kParts];
-        sum_group(codes, group, sums);
-        if (group.rest != 0) [[unlikely]] {
-          Ints rest[kParts];
-          sum_group(codes, group.left_over(), rest);
-          each<kParts>([&](auto part)
-                           MONOLANE_INLINE { sums[part] = join_sums(sums[part], rest[part]); });
-        }
+        GroupSums<kParts, kStartBias, kWide>::find(codes, group, sums);
         acc[u][t] = add_parts(w, group, sums, acc[u][t]);
       }
     });
 #endif
   }
 
-  // The sum of a group, or those of columns 0..15 and 16..31, which have a scale each.
-  // `Token`: TokenGroup, or what has the scale and the sum of each element's token in vectors.
-  template <class Token>
-  static Floats add_parts(const Scales& w, const Token& x, const Ints* sums, Floats acc) {
-    if constexpr (kHalfScales) {
-      const Floats second = mul(to_float(sums[1]), w.scales[1]);
-      acc = fma(fma(to_float(sums[0]), w.scales[0], second), splat(x.scale), acc);
-      if constexpr (kHalfMinima) {
-        acc = fma(w.minima[0], splat(x.half_sum(0)), acc);
-        acc = fma(w.minima[1], splat(x.half_sum(1)), acc);
-      }
-      return acc;
-    }
-    acc = fma(to_float(sums[0]), mul(w.scales[0], splat(x.scale)), acc);
-    if constexpr (kMinima) acc = fma(w.minima[0], splat(x.sum), acc);
-    return acc;
-  }
-
-  // Group g of a record of `groups` for products of tiles: its codes as signed numbers, a vector of
-  // four columns at codes[c / 4] + 4 times the unit's first row, and what it brings beside them.
+  // Group g of a record of `groups`, brought out of memory: its codes as numbers with kTooMuch, a
+  // vector of four columns at codes[c / 4] + 4 times the unit's first row, and what it brings
+  // beside them.
+  template <int kTooMuch>
   Scales bring_group(const char* record, int64_t groups, int unit, int64_t g,
                      const Floats (&supers)[2], int8_t (*codes)[kPanelRows * 4]) const {
     const char* low = record + g * kPanelRows * kPlanes.low + unit * kUnitBytes;
@@ -195,10 +249,9 @@ struct PanelDot {
     const char* high = rest + g * kPanelRows * kPlanes.high + unit * kUnitBytes;
     each<kQuads>([&](auto quad) MONOLANE_INLINE {
       typedef uint8_t Codes __attribute__((vector_size(sizeof(Bytes))));
-      const Codes signed_codes =
-          std::bit_cast<Codes>(to_numbers(load_quad<quad>(low, high), numbers)) -
-          static_cast<uint8_t>(kPlanes.bias);
-      std::memcpy(codes[quad] + unit * kUnitBytes, &signed_codes, sizeof signed_codes);
+      const Codes found = std::bit_cast<Codes>(to_numbers(load_quad<quad>(low, high), numbers)) -
+                          static_cast<uint8_t>(kPlanes.bias - kTooMuch);
+      std::memcpy(codes[quad] + unit * kUnitBytes, &found, sizeof found);
     });
     return scales(rest + groups * kPanelRows * kPlanes.high, groups, unit, g, supers);
   }
@@ -250,24 +303,6 @@ struct PanelDot {
       found.minima[0] = load(reinterpret_cast<const F16*>(minimum) + unit * kElements);
     }
     return found;
-  }
-
-  static Ints start(const TokenGroup& x) {
-    if constexpr (kWide && kSignedBytes) return splat(int32_t{0});
-    switch (kPlanes.bias) {
-      case 8:
-        return splat(x.minus_8);
-      case 16:
-        return splat(x.minus_16);
-      case 128:
-        return splat(x.minus_128);
-      default:
-        return splat(int32_t{0});
-    }
-  }
-  // Of columns 0..15 or 16..31.
-  static Ints start(const TokenGroup& x, int half) {
-    return splat(x.minus_32[half] * kPlanes.bias / 32);
   }
 
 #ifdef MONOLANE_PAIR_SUMS
@@ -331,32 +366,9 @@ struct PanelDot {
     if constexpr (kTimes > 1) return;
     each<T>([&](auto t) MONOLANE_INLINE {
       const TokenGroup& group = token(x, stride, t);
-      const Ints more = kHalfScales ? start(group, kBegin / (kQuads / 2)) : start(group);
+      const Ints more = start<kParts, kStartBias>(group, kBegin * kParts / kQuads);
       each<U>([&](auto u) MONOLANE_INLINE { sums[u][t] = add_sums(sums[u][t], more); });
     });
-  }
-#else
-  MONOLANE_INLINE static void sum_group(const Bytes (&codes)[kQuads], const TokenGroup& x,
-                                        Ints (&sums)[kParts]) {
-    if constexpr (kHalfScales) {
-      sums[0] = dots<0, kQuads / 2>(codes, x, start(x, 0));
-      sums[1] = dots<kQuads / 2, kQuads>(codes, x, start(x, 1));
-    } else {
-      sums[0] = dots<0, kQuads>(codes, x, start(x));
-    }
-  }
-
-  template <int kBegin, int kEnd>
-  static Ints dots(const Bytes (&codes)[kQuads], const TokenGroup& x, Ints sum) {
-#ifdef MONOLANE_LANE_DOTS
-    each<kEnd - kBegin>([&](auto at) MONOLANE_INLINE {
-      sum = dot_lane<kWide, kBegin + at>(sum, codes[kBegin + at], x.codes);
-    });
-#else
-#pragma GCC unroll 8
-    for (int q = kBegin; q < kEnd; ++q) sum = dot<kWide>(sum, codes[q], x.codes + 4 * q);
-#endif
-    return sum;
   }
 #endif
 

@@ -40,29 +40,9 @@ static inline void find_fine(const char* tokens, int64_t stride, int64_t groups,
   }
 }
 
-// A block of columns of a panel, brought out of memory.
+// A block of columns of a panel, as signed numbers.
 template <class Dot>
-struct TileBlock {
-  alignas(64) int8_t codes[kTileGroups][kQuads][kTileRowBytes];
-  typename Dot::Scales scales[kTileGroups][kUnits];
-
-  void bring(const Dot& dot, const char* from, int64_t groups) {
-    Floats supers[kUnits][2];
-    if constexpr (Dot::kSupers) {
-      each<kUnits>([&](auto u) MONOLANE_INLINE { dot.load_supers(from, u, supers[u]); });
-      from += Dot::kSuperBytes;
-    }
-    for (int64_t g = 0; g < groups;) {
-      const int64_t count = std::min(Dot::kRecord, groups - g);
-      for (int64_t i = 0; i < count; ++i, ++g) {
-        each<kUnits>([&](auto u) MONOLANE_INLINE {
-          scales[g][u] = dot.bring_group(from, count, u, i, supers[u], codes[g]);
-        });
-      }
-      from += count * Dot::kGroupBytes;
-    }
-  }
-};
+using TileBlock = Brought<typename Dot::Scales, kTileGroups, 0>;
 
 // Sums over a block of columns, T tokens by a panel.
 template <class Dot, int T>
@@ -168,7 +148,7 @@ class TileSums {
         for (int p = 0; p < kParts; ++p) {
           std::memcpy(&sums[p], integers_[kOdd][p][t] + u * kElements, sizeof sums[p]);
         }
-        acc[u][t] = Dot::add_parts(w, x, sums, acc[u][t]);
+        acc[u][t] = add_parts(w, x, sums, acc[u][t]);
       });
     });
   }
