@@ -186,7 +186,7 @@ def test_where_all_passes_get_shorter_drafts_go_on() -> None:
 
 
 def test_what_was_dear_once_is_tried_again() -> None:
-    """Passes of two rows were disturbed when they were run first. Nobody knows until they are run."""
+    """Passes of two rows were disturbed at first. Nobody knows better until they are run."""
     rng = random.Random(4)
     file = [rng.randrange(3000) for _ in range(400)]
     replay = SpeculationReplay(64, 8192)

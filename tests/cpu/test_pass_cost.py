@@ -61,7 +61,7 @@ def test_rows_that_choose_alike_are_believed() -> None:
 
 
 def test_a_machine_that_changes_its_speed_moves_all_widths_once() -> None:
-    """Two rows are run at first alone, and follow what others take: 20 % more than one, not nothing."""
+    """Two rows are run at first alone, and follow what others take: 20 % more than one."""
     rng = random.Random(1)
 
     def took(width: int, slow: bool) -> int:
