@@ -6,7 +6,10 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -50,6 +53,28 @@ std::pair<OwnTokens, OwnChances> draft(const SuffixDrafter& drafter, size_t most
   return {OwnTokens(tokens, {count}, owns_tokens), OwnChances(chances, {count}, owns_chances)};
 }
 
+// Drafts for all sequences, and says how long that takes and how sure it is.
+class SetDrafter final : public JointDrafter {
+ public:
+  SetDrafter(size_t block, double cost_ns, float stated)
+      : block_(block), cost_ns_(cost_ns), stated_(stated) {}
+  DraftBy by() const override { return DraftBy::kHeads; }
+  void draft(std::vector<DraftAsk>& asks, const GoOn& go_on, const std::function<void()>&,
+             const std::atomic<bool>&) override {
+    for (const DraftAsk& ask : asks) {
+      for (size_t i = 0; i < ask.most && go_on(ask, 1, stated_); ++i) continue;
+    }
+  }
+  void take_part(int) override {}
+  size_t block() const override { return block_; }
+  double cost(int sequences) const override { return cost_ns_ * sequences; }
+
+ private:
+  const size_t block_;
+  const double cost_ns_;
+  const float stated_;
+};
+
 // One sequence without a model: whoever replays it says what is drawn, and how long things took.
 class Replay {
  public:
@@ -73,6 +98,18 @@ class Replay {
     speculation_.add_lookup(1, lookup_ns);
     speculation_.share_out({&draft_}, 1);
     return std::pair{draft_.tokens, draft_.used};
+  }
+
+  // As draft, by a joint drafter that takes so long for a token, or for a block, and states the
+  // same chance of each; how many tokens it is let draft.
+  size_t draft_jointly(size_t most, size_t block, double cost_ns, float stated) {
+    draft_.clear();
+    speculation_.set_joint(std::make_unique<SetDrafter>(block, cost_ns, stated));
+    std::vector<DraftAsk> asks;
+    const std::atomic<bool> stop = false;
+    speculation_.ask_joint(advance_, length_, most, INT32_MAX, nullptr, draft_, asks);
+    speculation_.draft_jointly(asks, 1, [] {}, stop);
+    return draft_.tokens.size();
   }
 
   void draw(const std::vector<int32_t>& tokens, int64_t pass_ns) {
@@ -135,6 +172,9 @@ void bind_drafter(nb::module_& m) {
       .def("draft", &Replay::draft, "most"_a, "lookup_ns"_a,
            "Return up to ``most`` drafted tokens, and how many of them the pass verifies; None "
            "where nothing is looked for. Looking takes ``lookup_ns``.")
+      .def("draft_jointly", &Replay::draft_jointly, "most"_a, "block"_a, "cost_ns"_a, "stated"_a,
+           "Return how many tokens are drafted of ``most`` by a drafter that takes ``cost_ns`` for "
+           "each, or for a block of so many if ``block`` is not 0, and is as sure of all.")
       .def("draw", &Replay::draw, "tokens"_a, "pass_ns"_a,
            "The pass drew these tokens: drafted ones that are right, and one more.");
 }

@@ -19,6 +19,7 @@
 
 #include "bind/assistant_weights.h"
 #include "bind/check_weights.h"
+#include "bind/drafter_weights.h"
 #include "bind/weight_table.h"
 #include "run/executor.h"
 
@@ -484,69 +485,31 @@ void bind_executor(nb::module_& m) {
           "slot"_a, "adapter"_a, "Have an empty slot's sequence be that of an adapter; 0: of none.")
       .def(
           "set_eagle",
-          [](BoundExecutor& e, const std::vector<std::pair<Bytes, int>>& matrices,
-             const std::vector<Vector>& vectors, const Tokens& tokens,
+          [](BoundExecutor& e, const DraftParts::Matrices& matrices,
+             const DraftParts::Vectors& vectors, const Tokens& tokens,
              const std::vector<int>& sizes, const std::vector<int>& layers, float norm_eps,
              float amplitude, bool norm_joins) {
-            if (matrices.size() != 9 || vectors.size() != 5 || sizes.size() != 6) {
-              refuse("heads: expected 9 matrices, 5 vectors and 6 sizes of an EAGLE-3 drafter");
-            }
-            const int64_t D = sizes[0], F = sizes[1], H = sizes[2], K = sizes[3], h = sizes[4];
-            const int64_t R = sizes[5];
-            const int64_t counts[] = {3 * D * D,     2 * D * H * h, 2 * D * K * h,
-                                      2 * D * K * h, D * H * h,     F * D,
-                                      F * D,         D * F,         R * D};
-            EagleWeights::Stored stored[9];
-            for (size_t i = 0; i < 9; ++i) {
-              const auto& [values, code] = matrices[i];
-              const Format format = static_cast<Format>(code);
-              if (code < 0 || code > static_cast<int>(Format::kF16) || is_coded(format) ||
-                  static_cast<int64_t>(values.size()) != row_bytes(format, counts[i])) {
-                refuse("heads: expected matrices of plain numbers, of the sizes that are said");
-              }
-              stored[i] = {values.data(), format};
-            }
-            for (size_t i = 0; i < 5; ++i) {
-              const int64_t wanted = i < 4 ? D : h / 2;
-              if (static_cast<int64_t>(vectors[i].size()) != wanted) {
-                refuse("heads: expected norms [D] and frequencies [h / 2]");
-              }
-            }
-            if (static_cast<int64_t>(tokens.size()) != R || R == 0 || K < 1 || H % K != 0) {
-              refuse("heads: expected tokens [R], and query heads in whole groups");
-            }
-            e.executor.set_eagle({.hidden = D,
-                                  .inner = F,
-                                  .heads = H,
-                                  .kv_heads = K,
-                                  .head_dim = h,
-                                  .drafted = R,
-                                  .fc = stored[0],
-                                  .q = stored[1],
-                                  .k = stored[2],
-                                  .v = stored[3],
-                                  .o = stored[4],
-                                  .gate = stored[5],
-                                  .up = stored[6],
-                                  .down = stored[7],
-                                  .head = stored[8],
-                                  .token_norm = vectors[0].data(),
-                                  .state_norm = vectors[1].data(),
-                                  .mlp_norm = vectors[2].data(),
-                                  .final_norm = vectors[3].data(),
-                                  .frequencies = vectors[4].data(),
-                                  .tokens = tokens.data(),
-                                  .norm_eps = norm_eps,
-                                  .amplitude = amplitude,
-                                  .norm_joins = norm_joins},
-                                 layers);
+            e.executor.set_eagle(
+                eagle_of(matrices, vectors, tokens, sizes, norm_eps, amplitude, norm_joins),
+                layers);
           },
           "matrices"_a, "vectors"_a, "tokens"_a, "sizes"_a, "layers"_a, "norm_eps"_a, "amplitude"_a,
           "norm_joins"_a,
-          "Have an EAGLE-3 drafter draft tokens, see csrc/draft/eagle_drafter.h: matrices fc, q, "
-          "k, "
-          "v, o, gate, up, down and head with the codes of their formats, norms and frequencies, "
-          "sizes D, F, H, K, h and R; what is given is copied.")
+          "Have an EAGLE-3 drafter draft tokens, see csrc/bind/drafter_weights.h; what is given is "
+          "copied.")
+      .def(
+          "set_dflash",
+          [](BoundExecutor& e, const DraftParts::Matrices& matrices,
+             const DraftParts::Vectors& vectors, const std::vector<int>& sizes,
+             const std::vector<int>& windows, const std::vector<int>& layers, float norm_eps,
+             float amplitude, bool causal) {
+            e.executor.set_dflash(
+                dflash_of(matrices, vectors, sizes, windows, norm_eps, amplitude, causal), layers);
+          },
+          "matrices"_a, "vectors"_a, "sizes"_a, "windows"_a, "layers"_a, "norm_eps"_a,
+          "amplitude"_a, "causal"_a,
+          "Have a DFlash drafter draft tokens, see csrc/bind/drafter_weights.h; what is given is "
+          "copied.")
       .def(
           "set_assistant",
           [](BoundExecutor& e, int format, nb::object layers, nb::object matrices,

@@ -16,10 +16,6 @@
 namespace monolane {
 namespace {
 
-std::unique_ptr<Arena> floats_of(int64_t count) {
-  return std::make_unique<Arena>(static_cast<size_t>(count) * sizeof(float));
-}
-
 void expect_size(const char* what, int64_t expected, int64_t got) {
   if (expected == got) return;
   throw std::invalid_argument("assistant: " + std::string(what) + ": expected " +
@@ -29,12 +25,6 @@ void expect_size(const char* what, int64_t expected, int64_t got) {
 void expect_shape(const char* what, const Matrix& matrix, int64_t rows, int64_t columns) {
   expect_size(what, rows, matrix.rows);
   expect_size(what, columns, matrix.cols);
-}
-
-std::vector<int32_t> all_tokens(int64_t count) {
-  std::vector<int32_t> tokens(static_cast<size_t>(count));
-  std::iota(tokens.begin(), tokens.end(), 0);
-  return tokens;
 }
 
 }  // namespace
@@ -69,26 +59,26 @@ AssistantDrafter::AssistantDrafter(const Kernels& kernels, Activation activation
     group_sums = std::max(group_sums, group * (layer.head_dim + 2));
     head_dim = std::max(head_dim, layer.head_dim);
   }
-  state_ = floats_of(most * backbone_);
-  next_ = floats_of(most * backbone_);
-  gain_ = floats_of(most * hidden_);
-  query_ = floats_of(most * wide);
-  parts_ = floats_of(parts);
-  product_ = floats_of(most * inner);
-  logits_ = floats_of(most * candidates_);
-  ranks_ = floats_of(most * weights_.centroids.rows);
+  state_ = room_of(most * backbone_);
+  next_ = room_of(most * backbone_);
+  gain_ = room_of(most * hidden_);
+  query_ = room_of(most * wide);
+  parts_ = room_of(parts);
+  product_ = room_of(most * inner);
+  logits_ = room_of(most * candidates_);
+  ranks_ = room_of(most * weights_.centroids.rows);
   const int64_t widest = std::max({2 * backbone_, wide, inner, hidden_});
   for (Worker& w : workers_) {
-    w.x = floats_of(most * hidden_);
-    w.normed = floats_of(most * hidden_);
-    w.input = floats_of(most * std::max(2 * backbone_, wide));
+    w.x = room_of(most * hidden_);
+    w.normed = room_of(most * hidden_);
+    w.input = room_of(most * std::max(2 * backbone_, wide));
     w.packed = std::make_unique<Arena>(
         static_cast<size_t>(most * kernels_.packed_bytes(activation_, widest)));
-    w.gate = floats_of(most * inner);
-    w.up = floats_of(most * inner);
-    w.query = floats_of(group_sums);
-    w.sums = floats_of(group_sums);
-    w.scores = floats_of(kAttendQueries * scores_of(kChunk));
+    w.gate = room_of(most * inner);
+    w.up = room_of(most * inner);
+    w.query = room_of(group_sums);
+    w.sums = room_of(group_sums);
+    w.scores = room_of(kAttendQueries * scores_of(kChunk));
     w.cosine.resize(static_cast<size_t>(head_dim / 2));
     w.sine.resize(static_cast<size_t>(head_dim / 2));
     w.ranked.resize(static_cast<size_t>(weights_.centroids.rows));

@@ -15,6 +15,13 @@
 
 namespace monolane {
 
+// Where each row of logits is the token of its number.
+inline std::vector<int32_t> all_tokens(int64_t vocab) {
+  std::vector<int32_t> tokens(static_cast<size_t>(vocab));
+  std::iota(tokens.begin(), tokens.end(), 0);
+  return tokens;
+}
+
 class DraftChoice {
  public:
   // `tokens` [R]: the model's id of each row of logits. Throws std::invalid_argument if one is none

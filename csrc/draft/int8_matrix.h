@@ -35,6 +35,11 @@ struct Int8Matrix {
   Matrix matrix;
 };
 
+// So many floats.
+inline std::unique_ptr<Arena> room_of(int64_t count) {
+  return std::make_unique<Arena>(static_cast<size_t>(count) * sizeof(float));
+}
+
 // Where a worker's rows begin: whole panels.
 inline int64_t share_begin(int64_t rows, int worker, int workers) {
   if (worker == workers) return rows;

@@ -51,8 +51,11 @@ class JointDrafter {
                      const std::function<void()>& lend, const std::atomic<bool>& stop) = 0;
   virtual void take_part(int worker) = 0;
 
-  // Expected nanoseconds of a drafted token of each of so many sequences, and of reading what has
-  // not been read of one; 0 as long as there is nothing to go by.
+  // Tokens that it drafts at once, however few are asked for, and at most; 0: one behind the other.
+  virtual size_t block() const { return 0; }
+
+  // Expected nanoseconds of a drafted token of each of so many sequences, or of a block, and of
+  // reading what has not been read of one; 0 as long as there is nothing to go by.
   virtual double cost(int sequences) const = 0;
   virtual double reading_cost(const DraftAsk&) const { return 0; }
 };

@@ -160,6 +160,7 @@ void Speculation::ask_joint(const Advance& advance, int64_t position, size_t mos
   if (joint_ == nullptr || !known || !mine.drafts.empty()) return;
   if (advance.drafter != DraftBy::kAny && advance.drafter != joint_->by()) return;
   if (joint_->reads_hidden() && hidden == nullptr) return;
+  if (joint_->block() > 0) most = std::min(most, joint_->block());
   asks.push_back({&advance, &mine.tokens, mine.prompt, most, left, &draft, hidden});
 }
 
@@ -188,12 +189,18 @@ void Speculation::draft_jointly(std::vector<DraftAsk>& asks, int rows,
     probing_ -= static_cast<double>(now_ns() - begun);
     return;
   }
-  const double plain = cost_.of(rows), step = joint_->cost(sequences) / sequences;
+  const double plain = cost_.of(rows);
   for (const DraftAsk& ask : asks) {  // what it has to read is weighed by `pays` alone
     const bool given = ask.advance->drafts != kAutoDrafts;
-    const double time = step * static_cast<double>(ask.draft->tokens.size());
+    const double time = drafting(ask.draft->tokens.size(), sequences);
     if (!given && plain > 0) allowance_.spend(time / plain);
   }
+}
+
+// What the joint drafter takes for so many tokens of one of the sequences.
+double Speculation::drafting(size_t tokens, int sequences) const {
+  const size_t steps = joint_->block() > 0 ? std::min<size_t>(tokens, 1) : tokens;
+  return joint_->cost(sequences) / sequences * static_cast<double>(steps);
 }
 
 // Tokens a nanosecond, at the best use of a draft that is there.
@@ -215,7 +222,6 @@ bool Speculation::pays(DraftAsk& ask, int rows, int sequences) const {
   const Slot& mine = slots_[ask.advance->slot];
   const double plain = cost_.of(rows);
   if (plain == 0) return false;  // nothing was run yet
-  const double step = joint_->cost(sequences) / sequences;
   const double reading = joint_->reading_cost(ask);
   const double other = best_rate(*ask.draft, rows);
   ask.rate = mine.follows.of(0, follows_.of(0, kFirstFollows));
@@ -225,23 +231,23 @@ bool Speculation::pays(DraftAsk& ask, int rows, int sequences) const {
     chance *= ask.rate;
     expected += chance;
     waited += chance * ask.draft->wait;
-    const double count = static_cast<double>(i);
-    const double time = cost_.of(rows + static_cast<int>(i)) + count * step + waited;
+    const double time = cost_.of(rows + static_cast<int>(i)) + drafting(i, sequences) + waited;
     if (expected / time <= best) continue;
     best = expected / time;
     length = i;
   }
   const double left = static_cast<double>(std::min(ask.left, kMostLeft));
-  const bool covered = allowance_.covers(step * static_cast<double>(length) / plain);
+  const bool covered = allowance_.covers(drafting(length, sequences) / plain);
   if (covered && best > kMargin * other && (1 / other - 1 / best) * left > reading) {
     const double widening = cost_.of(rows + static_cast<int>(length)) - plain;
-    ask.least = best * (step + widening / static_cast<double>(length));
+    const double more = drafting(length + 1, sequences) - drafting(length, sequences);
+    ask.least = best * (more + widening / static_cast<double>(length));
     return true;
   }
   ask.probe = true;
   ask.most = std::min(ask.most, kProbe);
   const bool copies = other * plain > kMargin * rows;  // there is something better to do
-  return !copies && probing_ > reading + step * static_cast<double>(ask.most);
+  return !copies && probing_ > reading + drafting(ask.most, sequences);
 }
 
 void Speculation::add_cost(int width, int64_t nanoseconds) {

@@ -119,6 +119,7 @@ class Speculation {
   };
 
   double best_rate(const Draft& draft, int rows) const;
+  double drafting(size_t tokens, int sequences) const;
   bool pays(DraftAsk& ask, int rows, int sequences) const;
   void state(Slot& mine, Draft& draft, float stated) const;
 

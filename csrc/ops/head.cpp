@@ -120,6 +120,23 @@ void run_head(Forward& f, Worker& w, const PlanPhase& phase) {
   }
 }
 
+void run_head_alone(const Forward& f, const Worker& w, const PlanPhase& phase, const float* normed,
+                    int64_t count, float* logits) {
+  const PlanHeader& h = f.plan.header;
+  const OwnRows& matrix = rows(f, w, phase, 0);
+  const PlanShare own = share(f, w, phase.matrices[0].share);
+  const Activation kind = f.activation_of(matrix);
+  const int64_t end = own.end - own.begin;
+  for (int64_t first = 0; first < count && end > 0; first += h.max_width) {
+    const int64_t some = std::min<int64_t>(count - first, h.max_width);
+    void* packed = w.packed_lane(kind, 0, some);
+    f.kernels.pack(kind, normed + first * h.hidden, h.hidden, some, packed);
+    float* out = logits + first * h.vocab + own.begin;
+    product(f, matrix, 0, end, kind, packed, some, out, h.vocab);
+    for (int64_t i = 0; i < some; ++i) cap_logits(h, out + i * h.vocab, end);
+  }
+}
+
 void merge_lanes(const Forward& f, int64_t t, float* out) {
   const PlanHeader& h = f.plan.header;
   const int64_t hidden = h.hidden;

@@ -1,6 +1,7 @@
 // Epochs, as their callers see them.
 #include "run/executor.h"
 
+#include <algorithm>
 #include <exception>
 #include <optional>
 #include <stdexcept>
@@ -8,6 +9,7 @@
 
 #include "draft/heads_drafter.h"
 #include "draft/model_drafter.h"
+#include "ops/head.h"
 #include "run/pass_check.h"
 #include "run/worker_loop.h"
 
@@ -222,17 +224,20 @@ void Executor::give_adapter(int slot, int adapter) {
   forward_.adapters.give(slot, adapter);
 }
 
-void Executor::set_eagle(const EagleWeights& weights, const std::vector<int>& layers) {
+// Where the stream is read, for who drafts by that: before some layers of the model.
+std::vector<Tap> Executor::tap_layers(const std::vector<int>& layers, int64_t streams,
+                                      int64_t hidden) const {
   check_idle("heads");
   const PlanHeader& h = plan().header;
-  if (forward_.exchange.ranks() != 1 || h.lanes != 1 || weights.hidden != h.hidden ||
-      layers.size() != kEagleStreams) {
+  if (forward_.exchange.ranks() != 1 || h.lanes != 1 || hidden != h.hidden ||
+      static_cast<int64_t>(layers.size()) != streams) {
     throw std::invalid_argument(
         "heads: expected those of a model with " + std::to_string(h.hidden) +
-        " hidden columns, by three of its streams, in one rank and one lane, got " +
-        std::to_string(weights.hidden) + " columns and " + std::to_string(layers.size()) +
-        " streams, " + std::to_string(forward_.exchange.ranks()) + " ranks and " +
-        std::to_string(h.lanes) + " lanes");
+        " hidden columns, by " + std::to_string(streams) +
+        " of its streams, in one rank and one lane, got " + std::to_string(hidden) +
+        " columns and " + std::to_string(layers.size()) + " streams, " +
+        std::to_string(forward_.exchange.ranks()) + " ranks and " + std::to_string(h.lanes) +
+        " lanes");
   }
   std::vector<Tap> taps;
   for (const int layer : layers) {
@@ -246,9 +251,27 @@ void Executor::set_eagle(const EagleWeights& weights, const std::vector<int>& la
     const int64_t bytes = h.max_width * h.hidden * static_cast<int64_t>(sizeof(float));
     taps.push_back({first - phases.begin(), std::make_unique<Arena>(static_cast<size_t>(bytes))});
   }
+  return taps;
+}
+
+void Executor::set_eagle(const EagleWeights& weights, const std::vector<int>& layers) {
+  std::vector<Tap> taps = tap_layers(layers, kEagleStreams, weights.shape.hidden);
   scheduler_.speculation().set_joint(std::make_unique<EagleDrafter>(
       forward_.kernels, forward_.weights.embedding, weights, static_cast<int>(workers_.size()),
-      forward_.sequences.slots(), h.context));
+      forward_.sequences.slots(), plan().header.context));
+  forward_.taps = std::move(taps);
+}
+
+void Executor::set_dflash(const DflashWeights& weights, const std::vector<int>& layers) {
+  std::vector<Tap> taps = tap_layers(layers, weights.streams, weights.shape.hidden);
+  const PlanHeader& h = plan().header;
+  const auto phase = std::ranges::find(plan().phases, PhaseKind::kHead, &PlanPhase::kind);
+  const auto head = [this, phase](int worker, const float* normed, int64_t rows, float* logits) {
+    run_head_alone(forward_, *workers_[worker], *phase, normed, rows, logits);
+  };
+  scheduler_.speculation().set_joint(std::make_unique<DflashDrafter>(
+      forward_.kernels, forward_.weights.embedding, h.embedding_scale, head, weights,
+      static_cast<int>(workers_.size()), forward_.sequences.slots(), h.context));
   forward_.taps = std::move(taps);
 }
 

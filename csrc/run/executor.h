@@ -17,6 +17,7 @@
 #include "abi/advance.h"
 #include "abi/plan.h"
 #include "draft/assistant_drafter.h"
+#include "draft/dflash_drafter.h"
 #include "draft/draft_model.h"
 #include "draft/eagle_drafter.h"
 #include "draft/heads_drafter.h"
@@ -92,6 +93,9 @@ class Executor final : public DraftModel {
   // As set_heads, of an EAGLE-3 drafter, which reads the stream before each of these layers.
   void set_eagle(const EagleWeights& weights, const std::vector<int>& layers);
 
+  // As set_heads, of a DFlash drafter, which reads the stream before each of these layers.
+  void set_dflash(const DflashWeights& weights, const std::vector<int>& layers);
+
   // As set_heads, of an assistant, which reads this model's keys and values. What its matrices
   // point to must outlive this executor.
   void set_assistant(AssistantWeights weights);
@@ -153,6 +157,8 @@ class Executor final : public DraftModel {
  private:
   void check_loaded() const;
   void check_failed() const;
+  std::vector<Tap> tap_layers(const std::vector<int>& layers, int64_t streams,
+                              int64_t hidden) const;
   void begin(std::vector<Advance> advances);
   void end();
   void run_chore(const Chore& chore);

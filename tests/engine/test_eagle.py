@@ -18,6 +18,7 @@ from monolane.engine import ModelFiles
 from monolane.errors import CheckpointError, ConfigError, RequestError
 from monolane.model import Eagle, Role, Weights
 from monolane.reference import ReferenceEagle, ReferenceModel, gumbel_noise
+from tests.drafters import ROUNDED, save_drafter
 from tests.random_models import write_random_model
 
 torch = pytest.importorskip("torch")
@@ -86,15 +87,7 @@ def drafter_tensors() -> dict[str, Any]:
 
 
 def write_drafter(folder: Path, leave_out: tuple[str, ...] = (), **changed: Any) -> Path:
-    """Write a drafter; what is changed is a field of its config, or a tensor."""
-    folder.mkdir(exist_ok=True)
-    tensors = drafter_tensors()
-    fields = {name: x for name, x in changed.items() if name not in tensors}
-    tensors |= {name: x for name, x in changed.items() if name in tensors}
-    kept = {k: torch.from_numpy(x.copy()) for k, x in tensors.items() if k not in leave_out}
-    pytest.importorskip("safetensors.torch").save_file(kept, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(DRAFTER | fields))
-    return folder
+    return save_drafter(folder, DRAFTER, drafter_tensors(), leave_out, changed)
 
 
 @pytest.fixture(scope="module")
@@ -180,15 +173,6 @@ def hot(known: int, logits: Any, place: int) -> int:
     return int((logits / np.float32(HOT) + noise).argmax())
 
 
-def codes(x: Any, scale_dtype: Any) -> Any:
-    """Numbers as int8 codes mean them: groups of 32 columns with a scale each."""
-    groups = x.reshape(*x.shape[:-1], -1, 32)
-    most = np.abs(groups).max(axis=-1, keepdims=True)
-    scale = (most / np.float32(127)).astype(scale_dtype).astype(np.float32)
-    safe = np.where(scale == 0, np.float32(1), scale)
-    return (np.rint(groups / safe) * scale).astype(np.float32).reshape(x.shape)
-
-
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three drafted tokens in each pass, whether they pay or not."""
@@ -212,9 +196,7 @@ def test_what_is_drafted_is_what_the_oracle_drafts(
         folder = write_drafter(
             tmp_path, eagle_config=config, norm_before_residual=said["norm_before_residual"]
         )
-    weights, mine = oracle(
-        model, folder, rounded=(lambda x: codes(x, np.float16), lambda x: codes(x, np.float32))
-    )
+    weights, mine = oracle(model, folder, rounded=ROUNDED)
     assert mine.eagle.layers_of(weights.config) == ((2, 4, 5) if layers is None else (1, 4, 7))
     tokens = 120
     params = SamplingParams(
@@ -283,7 +265,7 @@ def test_what_does_not_fit_is_refused_by_name(model: Path, tmp_path: Path) -> No
     refused(ConfigError, "expected layers of the model, which has 8", eagle_config=far)
     none = {"eagle_aux_hidden_state_layer_ids": [1]}
     refused(ConfigError, "eagle_config: expected three numbers", eagle_config=none)
-    refused(ConfigError, "got a DFlash drafter", architectures=["DFlashDraftModel"])
+    refused(ConfigError, "a DFlash drafter of another kind", architectures=["DFlashForX"])
     refused(ConfigError, "got a DSpark drafter", architectures=["X"], model_type="dspark")
     refused(ConfigError, "layout of Speculators", architectures=["Eagle3Speculator"])
     refused(ConfigError, "EAGLE drafter of another kind", architectures=["EagleModel"])

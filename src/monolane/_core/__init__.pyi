@@ -187,7 +187,12 @@ class Executor:
 
     def set_eagle(self, matrices: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], int]], vectors: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Sequence[int], layers: Sequence[int], norm_eps: float, amplitude: float, norm_joins: bool) -> None:
         """
-        Have an EAGLE-3 drafter draft tokens, see csrc/draft/eagle_drafter.h: matrices fc, q, k, v, o, gate, up, down and head with the codes of their formats, norms and frequencies, sizes D, F, H, K, h and R; what is given is copied.
+        Have an EAGLE-3 drafter draft tokens, see csrc/bind/drafter_weights.h; what is given is copied.
+        """
+
+    def set_dflash(self, matrices: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], int]], vectors: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]], sizes: Sequence[int], windows: Sequence[int], layers: Sequence[int], norm_eps: float, amplitude: float, causal: bool) -> None:
+        """
+        Have a DFlash drafter draft tokens, see csrc/bind/drafter_weights.h; what is given is copied.
         """
 
     def set_assistant(self, format: int, layers: object, matrices: object, ordering: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chosen: int, final_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], norm_eps: float) -> None:
@@ -283,6 +288,11 @@ class SpeculationReplay:
     def draft(self, most: int, lookup_ns: int) -> tuple[list[int], int] | None:
         """
         Return up to ``most`` drafted tokens, and how many of them the pass verifies; None where nothing is looked for. Looking takes ``lookup_ns``.
+        """
+
+    def draft_jointly(self, most: int, block: int, cost_ns: float, stated: float) -> int:
+        """
+        Return how many tokens are drafted of ``most`` by a drafter that takes ``cost_ns`` for each, or for a block of so many if ``block`` is not 0, and is as sure of all.
         """
 
     def draw(self, tokens: Sequence[int], pass_ns: int) -> None:

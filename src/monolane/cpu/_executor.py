@@ -15,6 +15,7 @@ from monolane import _core, _env
 from monolane._core import kernels
 from monolane._processor import read_processor
 from monolane.cpu._assistant import add_assistant
+from monolane.cpu._drafters import add_drafter
 from monolane.cpu._errors import our_errors
 from monolane.cpu._local_ranks import Ranks
 from monolane.cpu._native import Native, Setting, check_workers
@@ -39,11 +40,9 @@ from monolane.executor_api import (
     unpack_tokens,
 )
 from monolane.model import (
-    EAGLE_MATRICES,
-    EAGLE_NORMS,
-    STORED,
     Adapter,
     Assistant,
+    Dflash,
     Eagle,
     Heads,
     ModelConfig,
@@ -67,8 +66,8 @@ class CpuExecutor(Executor):
     link_delay  seconds until a rank sees what another published; to measure what a link would cost
     timed       phases take the times of ``set_times``; to measure what an exchange hides
     draft_dtype as dtype, of the model that drafts
-    options     others of ``Loading``; ``draft`` is weights, heads, an EAGLE-3 drafter or
-                an assistant, ``lora`` adapters, ``expert_memory`` bytes
+    options     others of ``Loading``; ``draft`` is weights, heads, a drafter or an assistant,
+                ``lora`` adapters, ``expert_memory`` bytes
 
     A rank that dies or stalls ends the epoch with RankError. All slots are empty then, and the next
     epoch starts the ranks again.
@@ -143,8 +142,9 @@ class CpuExecutor(Executor):
         self._open(weights)
         if isinstance(draft, Heads):
             self._add_heads(draft, weights)
-        elif isinstance(draft, Eagle):
-            self._add_eagle(draft, weights)
+        elif isinstance(draft, Eagle | Dflash):
+            add_drafter(self._core, draft, weights.config, lanes)
+            self.drafter = "heads"
         elif isinstance(draft, Assistant):
             add_assistant(self._core, draft, weights.config, lanes)
             self.drafter = "heads"
@@ -179,43 +179,6 @@ class CpuExecutor(Executor):
         with our_errors():
             self._core.set_heads(
                 heads.gate, heads.up, heads.down, heads.head, heads.tokens, heads.norm_eps
-            )
-        self.drafter = "heads"
-
-    def _add_eagle(self, eagle: Eagle, weights: Weights) -> None:
-        config = weights.config
-        eagle.check(config, "draft")
-        if config.num_lanes > 1 or self._setting.ranks > 1:
-            raise BackendError(
-                "draft: expected a model of one lane, in one rank, for an EAGLE-3 drafter reads "
-                f"its stream, got {config.num_lanes} lanes and {self._setting.ranks} ranks; leave "
-                "it out"
-            )
-        heads, kv_heads, width = eagle.heads
-        found = eagle.weights
-        with our_errors():
-            self._core.set_eagle(
-                matrices=[
-                    (x.reshape(-1).view(np.uint8), STORED[x.dtype].code)
-                    for x in (np.ascontiguousarray(found[name]) for name in EAGLE_MATRICES)
-                ],
-                vectors=[
-                    *(np.ascontiguousarray(found[name], np.float32) for name in EAGLE_NORMS),
-                    eagle.rotary.frequencies(width),
-                ],
-                tokens=eagle.tokens,
-                sizes=[
-                    eagle.hidden_size,
-                    eagle.inner_size,
-                    heads,
-                    kv_heads,
-                    width,
-                    len(eagle.tokens),
-                ],
-                layers=list(eagle.layers_of(config)),
-                norm_eps=eagle.norm_eps,
-                amplitude=eagle.rotary.amplitude,
-                norm_joins=eagle.norm_joins,
             )
         self.drafter = "heads"
 

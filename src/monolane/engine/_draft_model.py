@@ -7,11 +7,13 @@ from monolane.engine._files import ModelFiles
 from monolane.errors import ConfigError
 from monolane.model import (
     Assistant,
+    Dflash,
     Eagle,
     Heads,
     MappedFile,
     Weights,
     is_assistant,
+    is_dflash,
     is_eagle,
     is_heads,
 )
@@ -24,14 +26,14 @@ AHEAD = "mtp"  # its own layer that predicts further ahead
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
-    """Weights, heads, an EAGLE-3 drafter or an assistant, and the type in which weights are used.
+    """Weights, heads, a drafter or an assistant, and the type in which weights are used.
 
     None: as the model's.
 
     ``mapped``: the files that they are read from while they draft, beside the model's own.
     """
 
-    weights: Weights | Heads | Eagle | Assistant
+    weights: Weights | Heads | Eagle | Dflash | Assistant
     dtype: str | None
     mapped: tuple[MappedFile, ...] = ()
 
@@ -42,8 +44,8 @@ class DraftModel:
         """Find what drafts for a model; ConfigError if its tokens or shapes are others.
 
         draft   "int4" or "int8", the model itself; "mtp", its layer that predicts further ahead; a
-                model as ``Engine.load`` takes it; or a folder of heads, of an EAGLE-3 drafter or
-                of an assistant, which its config.json tells
+                model as ``Engine.load`` takes it; or a folder of heads, of an EAGLE-3 or DFlash
+                drafter or of an assistant, which its config.json tells
         """
         if draft in OWN:
             return DraftModel(weights, str(draft))
@@ -56,6 +58,10 @@ class DraftModel:
             assistant = Assistant.open(path)
             assistant.check(files.config, str(path))
             return DraftModel(assistant, "auto", assistant.mapped)
+        if is_dflash(path):
+            dflash = Dflash.open(path)
+            dflash.check(files.config, str(path))
+            return DraftModel(dflash, "auto")
         if is_eagle(path):
             eagle = Eagle.open(path)
             eagle.check(files.config, str(path))

@@ -18,6 +18,7 @@ from monolane.model._assistant import (
 from monolane.model._atomic_folder import check_place, check_replaceable, folder_aside, writing
 from monolane.model._checkpoint import Checkpoint, find_shards, find_weights, write_checkpoint
 from monolane.model._config import Head, ModelConfig, WeightDtype
+from monolane.model._dflash import DFLASH_MATRICES, DFLASH_NORMS, Dflash, is_dflash
 from monolane.model._draft_heads import Heads, is_heads
 from monolane.model._eagle import EAGLE_MATRICES, EAGLE_NORMS, Eagle, is_eagle
 from monolane.model._features import COMMON_FEATURES
@@ -103,6 +104,8 @@ __all__ = [
     "ASSISTANT_NORMS",
     "CACHE_DTYPES",
     "COMMON_FEATURES",
+    "DFLASH_MATRICES",
+    "DFLASH_NORMS",
     "EAGLE_MATRICES",
     "EAGLE_NORMS",
     "EXPERT_ROLES",
@@ -121,6 +124,7 @@ __all__ = [
     "Blocks",
     "Checkpoint",
     "Delta",
+    "Dflash",
     "Eagle",
     "Experts",
     "GgufFile",
@@ -180,6 +184,7 @@ __all__ = [
     "formats_of",
     "in_lanes",
     "is_assistant",
+    "is_dflash",
     "is_eagle",
     "is_gguf",
     "is_heads",

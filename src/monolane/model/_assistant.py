@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monolane.errors import CheckpointError, ConfigError
-from monolane.model._checkpoint import Checkpoint
+from monolane.errors import ConfigError
 from monolane.model._config import ModelConfig
+from monolane.model._drafter_tensors import DrafterTensors
 from monolane.model._fields import Fields, read_json_object
 from monolane.model._mapped_file import MappedFile
 from monolane.model.families import ASSISTANTS, parse_config
@@ -30,7 +30,6 @@ from monolane.ops.per_layer.spec import PerLayer
 _CONFIG = "config.json"
 _TEXTS = ("gemma4_text", "gemma4_unified_text")  # what the layers of each are
 _FAMILIES = (*_TEXTS, "gemma4", "gemma4_unified")
-_PLAIN = ("bfloat16", "float16", "float32")
 _LAYER = "model.layers.{i}."
 # Of each layer, by what it is called here.
 _NAMES = {
@@ -152,7 +151,7 @@ class Assistant:
         fields.fixed("quantization_config", None, "assistants are read as floats")
         config = _read_config(fields)
         backbone = fields.size("backbone_hidden_size")
-        tensors = _Tensors(folder)
+        tensors = DrafterTensors(folder, "an assistant")
         hidden, vocab = config.hidden_size, config.vocab_size
         tied = fields.flag("tie_word_embeddings", True)
         found = Assistant(
@@ -165,7 +164,7 @@ class Assistant:
             ordering=_read_ordering(fields, tensors, config),
             mapped=tensors.mapped,
         )
-        tensors.refuse_others({_EMBEDDING, _HEAD})
+        tensors.refuse_others((_EMBEDDING, _HEAD))
         return found
 
 
@@ -175,56 +174,6 @@ def is_assistant(folder: Path) -> bool:
     if not path.is_file():
         return False
     return read_json_object(path).get("model_type") in ASSISTANTS
-
-
-class _Tensors:
-    """The tensors of a folder, each checked when it is read."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._checkpoint = Checkpoint.open(folder)
-        self.mapped = self._checkpoint.files
-        self._read: set[str] = set()
-
-    def floats(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Return a tensor of floats; CheckpointError if it is not there, or another."""
-        array = self._array(name)
-        if array.shape != shape or array.dtype.name not in _PLAIN:
-            raise self._fault(name, f"{' or '.join(_PLAIN)} {list(shape)}", array)
-        return array
-
-    def ordering(self, name: str, count: int) -> npt.NDArray[np.int32]:
-        """Return a tensor of integers 0 .. count - 1, each once; CheckpointError."""
-        array = self._array(name)
-        if array.shape != (count,) or array.dtype.kind != "i":
-            raise self._fault(name, f"integers {[count]}", array)
-        if not np.array_equal(np.sort(array), np.arange(count)):
-            raise CheckpointError(
-                f"{self._folder}: {name}: expected ids from 0 to {count - 1}, each once, got "
-                f"{array.min()} to {array.max()}"
-            )
-        return array.astype(np.int32)
-
-    def refuse_others(self, allowed: set[str]) -> None:
-        """CheckpointError if there are tensors that were not read, but for some."""
-        if others := sorted(set(self._checkpoint) - self._read - allowed):
-            raise CheckpointError(
-                f"{self._folder}: expected the tensors of an assistant, got {others[0]}, too"
-            )
-
-    def _array(self, name: str) -> Array:
-        if name not in self._checkpoint:
-            raise CheckpointError(
-                f"{self._folder}: {name}: expected it, got {', '.join(self._checkpoint):.200}"
-            )
-        self._read.add(name)
-        return self._checkpoint[name]
-
-    def _fault(self, name: str, expected: str, array: Array) -> CheckpointError:
-        return CheckpointError(
-            f"{self._folder}: {name}: expected {expected}, as {_CONFIG} has it, got "
-            f"{array.dtype.name} {list(array.shape)}"
-        )
 
 
 def _read_config(fields: Fields) -> ModelConfig:
@@ -261,7 +210,7 @@ def _key_sizes(config: ModelConfig, layer: int) -> dict[str, int | None]:
     }
 
 
-def _read_layer(tensors: _Tensors, config: ModelConfig, i: int) -> Mapping[str, Array]:
+def _read_layer(tensors: DrafterTensors, config: ModelConfig, i: int) -> Mapping[str, Array]:
     attention, hidden = config.attention(i), config.hidden_size
     wide, inner = attention.heads * attention.head_dim, config.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {
@@ -277,7 +226,7 @@ def _read_layer(tensors: _Tensors, config: ModelConfig, i: int) -> Mapping[str, 
     return {name: tensors.floats(_NAMES[name].format(i=i), x) for name, x in shapes.items()}
 
 
-def _read_ordering(fields: Fields, tensors: _Tensors, config: ModelConfig) -> Ordering | None:
+def _read_ordering(fields: Fields, tensors: DrafterTensors, config: ModelConfig) -> Ordering | None:
     if not fields.flag("use_ordered_embeddings", False):
         return None
     vocab, count = config.vocab_size, fields.size("num_centroids")
@@ -288,6 +237,6 @@ def _read_ordering(fields: Fields, tensors: _Tensors, config: ModelConfig) -> Or
         raise fields.fault("centroid_intermediate_top_k", f"at most {count}, num_centroids")
     return Ordering(
         tensors.floats(_CENTROIDS, (count, config.hidden_size)),
-        tensors.ordering(_ORDERING, vocab),
+        tensors.ids(_ORDERING, tensors.integers(_ORDERING, vocab), vocab),
         chosen,
     )

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import CheckpointError, ConfigError
-from monolane.model._checkpoint import Checkpoint
 from monolane.model._config import ModelConfig
+from monolane.model._dflash import DFLASH_ARCHITECTURES
+from monolane.model._drafter_tensors import DrafterTensors
 from monolane.model._fields import Fields, read_json_object
 from monolane.model._rotary import Rotary
 from monolane.model._safetensors import write_safetensors
@@ -29,12 +30,10 @@ from monolane.model.families import parse_config
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _POSITIONS = 131072  # that a drafter is said to take: as many as are drafted for
 _ARCHITECTURE = "LlamaForCausalLMEagle3"
-_GROUP = 32  # columns that share a scale in the int8 products: every width is a multiple
-_PLAIN = ("bfloat16", "float16", "float32")
 # What drafts in other ways, by words of its architecture or model_type.
 _OTHERS = {
-    "dflash": "a DFlash drafter, which drafts blocks",
-    "dspark": "a DSpark drafter, which drafts blocks",
+    "dflash": "a DFlash drafter of another kind",
+    "dspark": "a DSpark drafter, which drafts blocks in another way",
     "speculator": "a drafter in the layout of Speculators",
     "eagle": "an EAGLE drafter of another kind",
 }
@@ -170,15 +169,14 @@ class Eagle:
         attention = config.attention(0)
         heads = attention.heads, attention.kv_heads, attention.head_dim
         drafted = fields.size("draft_vocab_size")
-        checkpoint = Checkpoint.open(folder)
+        tensors = DrafterTensors(folder, "an EAGLE-3 drafter")
         shapes = _shapes(config.hidden_size, config.intermediate_size, *heads, drafted)
-        found = {name: _read(checkpoint, folder, name, shape) for name, shape in shapes.items()}
-        known = {*NAMES.values(), "d2t", *_UNREAD}
-        if others := sorted(set(checkpoint) - known):
-            raise CheckpointError(f"{folder}: expected the tensors of a drafter, got {others[0]}")
+        found = {name: tensors.grouped(NAMES[name], shape) for name, shape in shapes.items()}
+        tokens = _tokens(tensors, folder, drafted, config.vocab_size)
+        tensors.refuse_others(_UNREAD)
         return Eagle(
             weights=found,
-            tokens=_tokens(checkpoint, folder, drafted, config.vocab_size),
+            tokens=tokens,
             vocab_size=config.vocab_size,
             layers=_layers(fields),
             heads=heads,
@@ -191,7 +189,7 @@ class Eagle:
 def is_eagle(folder: Path) -> bool:
     """Tell whether a folder's config.json says that it holds an EAGLE-3 drafter.
 
-    ConfigError if it holds a drafter of another kind, which it names, or no JSON.
+    ConfigError if it holds a drafter of a kind that is not read, which it names, or no JSON.
     """
     path = folder / _CONFIG
     if not path.is_file():
@@ -204,8 +202,9 @@ def is_eagle(folder: Path) -> bool:
     for word, what in _OTHERS.items():
         if any(word in text.lower() for text in said):
             raise ConfigError(
-                f"{path}: expected a model, heads, or an EAGLE-3 drafter of architecture "
-                f"{_ARCHITECTURE}, got {what} ({said[0]!r:.80}); use one of those, or leave it out"
+                f"{path}: expected a model, heads, or a drafter of architecture "
+                f"{_ARCHITECTURE} or {DFLASH_ARCHITECTURES[0]}, got {what} ({said[0]!r:.80}); use "
+                "one of those, or leave it out"
             )
     return False
 
@@ -233,45 +232,16 @@ def _shapes(
     }
 
 
-def _read(checkpoint: Checkpoint, folder: Path, name: str, shape: tuple[int, ...]) -> Array:
-    stored = NAMES[name]
-    if stored not in set(checkpoint):
-        raise CheckpointError(f"{folder}: {stored}: expected it, got {', '.join(checkpoint):.200}")
-    array = checkpoint[stored]
-    if array.shape != shape or array.dtype.name not in _PLAIN:
-        raise CheckpointError(
-            f"{folder}: {stored}: expected {' or '.join(_PLAIN)} {list(shape)}, as {_CONFIG} has "
-            f"it, got {array.dtype.name} {list(array.shape)}"
-        )
-    if len(shape) == 2 and shape[1] % _GROUP:
-        raise ConfigError(
-            f"{folder}: {stored}: expected columns in multiples of {_GROUP}, in which the products "
-            f"group them, got {shape[1]}"
-        )
-    return array
-
-
 def _tokens(
-    checkpoint: Checkpoint, folder: Path, drafted: int, vocab: int
+    tensors: DrafterTensors, folder: Path, drafted: int, vocab: int
 ) -> npt.NDArray[np.int32]:
     """Return the model's id of each drafted token: d2t says by how much it is more."""
-    if "d2t" not in set(checkpoint):
+    if "d2t" not in tensors:
         if drafted != vocab:
             raise CheckpointError(f"{folder}: d2t: expected it, for {drafted} of {vocab} tokens")
         return np.arange(vocab, dtype=np.int32)
-    more = checkpoint["d2t"]
-    if more.shape != (drafted,) or more.dtype.kind != "i":
-        raise CheckpointError(
-            f"{folder}: d2t: expected integers [{drafted}], got {more.dtype.name} "
-            f"{list(more.shape)}"
-        )
-    ids = np.arange(drafted, dtype=np.int64) + more.astype(np.int64)
-    if len(np.unique(ids)) != drafted or ids.min() < 0 or ids.max() >= vocab:
-        raise CheckpointError(
-            f"{folder}: d2t: expected ids from 0 to {vocab - 1}, each once, got {ids.min()} to "
-            f"{ids.max()}"
-        )
-    return ids.astype(np.int32)
+    ids = np.arange(drafted, dtype=np.int64) + tensors.integers("d2t", drafted).astype(np.int64)
+    return tensors.ids("d2t", ids, vocab)
 
 
 def _layers(fields: Fields) -> tuple[int, int, int] | None:

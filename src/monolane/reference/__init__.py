@@ -12,6 +12,7 @@ from monolane.reference._choose import (
     mask_bits,
 )
 from monolane.reference._computation import Computation, Row
+from monolane.reference._dflash import ReferenceDflash
 from monolane.reference._eagle import ReferenceEagle
 from monolane.reference._executor import ReferenceExecutor
 from monolane.reference._layer_pass import LayerPass
@@ -46,6 +47,7 @@ __all__ = [
     "Computation",
     "Floats",
     "LayerPass",
+    "ReferenceDflash",
     "ReferenceEagle",
     "ReferenceExecutor",
     "ReferenceModel",
