@@ -198,13 +198,14 @@ void Speculation::draft_jointly(std::vector<DraftAsk>& asks, int rows,
 
 // Tokens a nanosecond, at the best use of a draft that is there.
 double Speculation::best_rate(const Draft& draft, int rows) const {
-  double expected = rows, best = expected / cost_.of(rows), waited = 0;
+  const double plain = cost_.of(rows);
+  double expected = rows, best = expected / plain, waited = 0;
   int width = rows;
   for (const double chance : draft.chances) {
     if (++width > max_width_) break;
     expected += chance;
     waited += chance * draft.wait;
-    best = std::max(best, expected / (cost_.of(width) + waited));
+    best = std::max(best, expected / (std::max(plain, cost_.of(width)) + waited));
   }
   return best;
 }
@@ -226,7 +227,8 @@ bool Speculation::pays(DraftAsk& ask, int rows, int sequences) const {
     expected += chance;
     waited += chance * ask.draft->wait;
     const double count = static_cast<double>(i);
-    const double time = cost_.of(rows + static_cast<int>(i)) + count * step + waited;
+    const double pass = std::max(plain, cost_.of(rows + static_cast<int>(i)));
+    const double time = pass + count * step + waited;
     if (expected / time <= best) continue;
     best = expected / time;
     length = i;
@@ -280,7 +282,8 @@ void Speculation::share_out(const std::vector<Draft*>& drafts, int rows) {
   for (size_t i = 0; i < candidates_.size(); ++i) {
     expected += candidates_[i].chance;
     waited += candidates_[i].chance * candidates_[i].draft->wait;
-    const double cost = cost_.of(rows + static_cast<int>(i) + 1);
+    // No pass takes less than one of fewer rows: where it seems so, a busy machine was measured.
+    const double cost = std::max(plain, cost_.of(rows + static_cast<int>(i) + 1));
     const double rate = expected / (cost + waited);
     if (rate <= best || !allowance_.covers((cost - plain) / plain)) continue;
     best = rate;
