@@ -58,8 +58,8 @@ HYBRIDS = {
     # Eight of the layers of a 35B-A3B, with all of its experts: 7.6 B, 1.2 B for a token.
     "qwen3.5-35b-a3b-8": Hybrid(8, 2048, 512, 16, 2, 32, experts=256, chosen=8),
     # A fifth of the layers and of the vocabulary, so that the head takes the part of a pass that it
-    # takes in the whole model. Each token chooses experts of its own, as its embedding outweighs
-    # what layers add: the worst case of a pass of several rows.
+    # takes in the whole model. Embeddings outweigh what layers add, so that tokens choose experts
+    # apart: the worst case of a pass of several rows.
     "qwen3.5-35b-a3b-fifth": Hybrid(
         8, 2048, 512, 16, 2, 32, vocab=49_664, experts=256, chosen=8, embedding=64.0
     ),

@@ -73,6 +73,10 @@ SINCE = {  # the same, since an operation is a folder
     "0ac6b7c": "drafts: EAGLE-3",
     "579b4c9": "drafts: tune eagle",
     "16caedd": "drafts: Gemma 4's assistants",
+    "cce8d06": "GGUF: Mistral 4, DeepSeek-V3.2, GLM-5, DeepSeek-V4",
+    "d96724d": "family: Gemma 4 unified, and its assistants",
+    "c9a5048": "families: Gemma, EXAONE 3, GLM, OLMoE, Arcee, Helium, Ministral, CWM",
+    "5b5c524": "families: Granite 3's mixtures",
 }
 
 

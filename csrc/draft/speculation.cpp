@@ -205,13 +205,14 @@ double Speculation::drafting(size_t tokens, int sequences) const {
 
 // Tokens a nanosecond, at the best use of a draft that is there.
 double Speculation::best_rate(const Draft& draft, int rows) const {
-  double expected = rows, best = expected / cost_.of(rows), waited = 0;
+  const double plain = cost_.of(rows);
+  double expected = rows, best = expected / plain, waited = 0;
   int width = rows;
   for (const double chance : draft.chances) {
     if (++width > max_width_) break;
     expected += chance;
     waited += chance * draft.wait;
-    best = std::max(best, expected / (cost_.of(width) + waited));
+    best = std::max(best, expected / (std::max(plain, cost_.of(width)) + waited));
   }
   return best;
 }
@@ -231,7 +232,8 @@ bool Speculation::pays(DraftAsk& ask, int rows, int sequences) const {
     chance *= ask.rate;
     expected += chance;
     waited += chance * ask.draft->wait;
-    const double time = cost_.of(rows + static_cast<int>(i)) + drafting(i, sequences) + waited;
+    const double pass = std::max(plain, cost_.of(rows + static_cast<int>(i)));
+    const double time = pass + drafting(i, sequences) + waited;
     if (expected / time <= best) continue;
     best = expected / time;
     length = i;
@@ -286,7 +288,8 @@ void Speculation::share_out(const std::vector<Draft*>& drafts, int rows) {
   for (size_t i = 0; i < candidates_.size(); ++i) {
     expected += candidates_[i].chance;
     waited += candidates_[i].chance * candidates_[i].draft->wait;
-    const double cost = cost_.of(rows + static_cast<int>(i) + 1);
+    // No pass takes less than one of fewer rows: where it seems so, a busy machine was measured.
+    const double cost = std::max(plain, cost_.of(rows + static_cast<int>(i) + 1));
     const double rate = expected / (cost + waited);
     if (rate <= best || !allowance_.covers((cost - plain) / plain)) continue;
     best = rate;

@@ -20,9 +20,22 @@ def fields(value: Any) -> Any:
 
 
 def chunks(url: str) -> list[dict[str, Any]]:
-    """Return what a chat that is streamed sends."""
+    """Return what a chat that is streamed sends.
+
+    What is drawn while the event loop does something else comes in one chunk: a long answer, and
+    longer ones on a busy machine, come in several.
+    """
+    for tokens in (16, 128, 900):
+        sent = streamed(url, tokens)
+        if len(sent) > 1:
+            break
+    return sent
+
+
+def streamed(url: str, tokens: int) -> list[dict[str, Any]]:
+    """Return the chunks of an answer of so many tokens at most."""
     said = [{"role": "user", "content": "def"}]
-    body = json.dumps({"messages": said, "stream": True, "max_tokens": 4, "seed": 1}).encode()
+    body = json.dumps({"messages": said, "stream": True, "max_tokens": tokens, "seed": 1}).encode()
     kind = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/v1/chat/completions", body, kind)
     with urllib.request.urlopen(request) as reply:

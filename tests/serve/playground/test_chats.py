@@ -7,6 +7,8 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
+from .waiting import wait_until
+
 ORIGIN = "http://playground.localhost"  # as in conftest.py
 READY = "#state[data-state=ready]"
 
@@ -238,7 +240,7 @@ def test_an_answer_is_on_the_disk_before_the_page_says_that_it_is_over(
     page.fill("#message", "one")
     page.keyboard.press("Enter")
     page.wait_for_selector("#phase[data-phase=done]")
-    page.wait_for_function("window.held.length > 1")  # the question's, and the answer's
+    wait_until(page, "window.held.length > 1")  # the question's, and the answer's
     assert page.locator("#send").inner_text() == "Stop"
     page.evaluate(WRITTEN)
     expect(page.locator("#send")).to_have_text("Send")

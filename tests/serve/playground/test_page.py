@@ -11,6 +11,8 @@ from typing import Any
 
 from playwright.sync_api import Page, expect
 
+from .waiting import wait_until
+
 # Notes what the big number and the phase chip show, from the first frame on.
 WATCH = """() => {
   window.seen = { rate: [], phase: [] };
@@ -44,7 +46,7 @@ def copied_curl(page: Page) -> str:
     """Click the button, and return what the clipboard holds once it has been written."""
     page.evaluate("navigator.clipboard.writeText('')")
     page.get_by_role("button", name="Copy as curl").click()
-    command = page.wait_for_function("navigator.clipboard.readText()").json_value()
+    command = wait_until(page, "navigator.clipboard.readText()")
     assert isinstance(command, str)
     return command
 

@@ -130,7 +130,7 @@ def test_the_draft_is_counted_with_what_is_before_it(stand_in_page: Page, stand_
     roles = ["user", "assistant", "user"]
     assert [message["role"] for message in stand_in.counted[-1]["messages"]] == roles
     page.check("[value=continue]", force=True)
-    page.wait_for_function("document.getElementById('draft').textContent !== ''")
+    expect(page.locator("#draft")).not_to_be_empty()
     with page.expect_request("**/tokenize"):
         page.fill("#message", "three")
     expect(page.locator("#draft")).to_contain_text("of 4,096 tokens")
