@@ -1,6 +1,8 @@
 """How a token is drawn: each parameter described once, for all executors and the command line."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from functools import partial
 
 from monolane._options import option
@@ -65,3 +67,13 @@ class Draw:
         """Whether draws depend on the tokens before them otherwise than by the logits."""
         penalties = (self.frequency_penalty, self.presence_penalty, self.repetition_penalty)
         return penalties != (0, 0, 1)
+
+    def without(self, tokens: Collection[int]) -> "Draw":
+        """Return the draw that chooses none of these tokens, which other biases do not bring back.
+
+        Where nothing but them may come one of them does, as of tokens with a bias of -inf.
+        """
+        if not tokens:
+            return self
+        biases = dict(self.logit_bias) | dict.fromkeys(tokens, -math.inf)
+        return replace(self, logit_bias=tuple(sorted(biases.items())))

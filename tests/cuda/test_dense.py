@@ -94,6 +94,7 @@ MORE: dict[str, dict[str, Any]] = {
     "Ernie 4.5": {"model_type": "ernie4_5"},
     "EXAONE 3.5": {"model_type": "exaone", "rope_parameters": LLAMA3},
     "Helium": {"model_type": "helium"},
+    "IQuest-Coder": {"model_type": "iquestcoder"},
     "Ministral": {"model_type": "ministral", "sliding_window": 9},
     "Code World Model": {"model_type": "cwm", "sliding_window": 9, "rope_parameters": LLAMA3},
     "SmolLM3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1], "rope_parameters": YARN},

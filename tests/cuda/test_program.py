@@ -406,6 +406,13 @@ def test_every_field_is_computed_or_refused() -> None:
         ("kimi_linear", "latent"),
         ("deepseek_v2", "latent"),
         ("deepseek_v3", "latent"),
+        ("youtu", "latent"),
+        ("dots1", "experts"),
+        ("solar_open", "experts"),
+        ("mellum", "experts"),
+        ("hyperclovax", "norm_after"),
+        ("vaultgemma", "norm_offset"),
+        ("flex_olmo", "norm_before"),
     ],
 )
 def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:
@@ -422,6 +429,7 @@ def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:
         "hunyuan_v1_moe": {"num_experts": 4},
         "gemma3n_text": {"num_kv_shared_layers": 0},
         "deepseek_v4": {"num_key_value_heads": 1, "qk_rope_head_dim": 4},
+        "dots1": {"n_routed_experts": 4, "n_shared_experts": 1},
     }
     config = parse_config(said | own.get(kind, {}))
     with pytest.raises(BackendError, match=f"^{name}: the cuda backend does not compute it"):

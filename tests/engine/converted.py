@@ -16,6 +16,7 @@ TURNED = (
     "granitehybrid",
     "mistral3",
     "arcee",
+    "granitemoe",
 )  # whose queries and keys it reorders
 MAMBAS = ("granitehybrid", "falcon-h1", "nemotron_h", "nemotron_h_moe")  # which have Mamba-2
 OFFSET = ("gemma", "gemma2", "gemma3")  # to whose norms it adds 1
@@ -47,8 +48,10 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
         "rope.freq_base": full.get("rope_theta"),
     }
     if hasattr(config, "num_experts_per_tok"):
-        routed = architecture in (*LATENTS, "glm4moe") or architecture.startswith("nemotron")
-        local = "num_local_experts" if architecture == "llama4" else "num_experts"
+        sigmoids = (*LATENTS, "glm4moe", "dots1")
+        routed = architecture in sigmoids or architecture.startswith("nemotron")
+        named = architecture in ("llama4", "granitemoe")
+        local = "num_local_experts" if named else "num_experts"
         said["expert_count"] = config.n_routed_experts if routed else getattr(config, local, None)
         said["expert_used_count"] = config.num_experts_per_tok
     if architecture in ("qwen2moe", "qwen3moe", "qwen3next", "qwen35moe", "exaone-moe"):
@@ -63,21 +66,27 @@ def metadata(config: Any, architecture: str, whole: bool = False) -> dict[str, A
             "residual_scale": config.residual_multiplier,
             "logit_scale": config.logits_scaling,
         }
-    if architecture == "glm4moe":
+    if architecture == "granitemoe":
+        shared = getattr(config, "shared_intermediate_size", None)
+        said["expert_shared_feed_forward_length"] = shared
+    if architecture in ("glm4moe", "dots1"):
         said |= {
             "expert_feed_forward_length": config.moe_intermediate_size,
             "expert_shared_count": config.n_shared_experts,
-            "leading_dense_block_count": config.first_k_dense_replace,
-            "expert_gating_func": 2,
+            "leading_dense_block_count": getattr(config, "first_k_dense_replace", None),
             "expert_weights_scale": config.routed_scaling_factor,
             "expert_weights_norm": config.norm_topk_prob,
             "expert_group_count": config.n_group,
             "expert_group_used_count": config.topk_group,
         }
+    if architecture == "glm4moe":
+        said["expert_gating_func"] = 2
     if architecture == "minimax-m2":
         said["expert_feed_forward_length"] = config.intermediate_size
         said["expert_gating_func"] = 2
-    if architecture in ("phi3", "glm4", "glm4moe", "minimax-m2"):
+    if architecture == "chatglm":
+        del said["attention.key_length"], said["attention.value_length"]
+    if architecture in ("phi3", "chatglm", "glm4", "glm4moe", "minimax-m2"):
         said["rope.dimension_count"] = int(head_dim * rope["partial_rotary_factor"])
     if architecture == "phi3":
         said["attention.sliding_window"] = config.sliding_window or 0
@@ -270,7 +279,7 @@ def tensors(model: Any, architecture: str, whole: bool = False) -> dict[str, np.
             groups = config.mamba_n_groups if ".mamba." in name else config.n_groups
             name, array = mamba_tensor(name, array, groups)
         moe = ".shared_mlp." in name or ".block_sparse_moe." in name
-        if config.model_type == "granitemoehybrid" and moe:
+        if config.model_type.startswith("granitemoe") and moe:
             found |= granite_tensors(name, array, config)
             continue
         if ".mixer.experts." in name:

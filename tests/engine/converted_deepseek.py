@@ -38,13 +38,28 @@ _OUTER = {"embed.weight": "token_embd", "norm.weight": "output_norm", "head.weig
 _EXPERTS = {"w1": "gate", "w2": "down", "w3": "up"}
 
 
+def _mixture_metadata(config: Any) -> dict[str, Any]:
+    sigmoid = config.model_type not in ("deepseek_v2", "mistral4")
+    kinds = getattr(config, "mlp_layer_types", None)
+    dense = config.first_k_dense_replace if kinds is None else kinds.count("dense")
+    said = {
+        "leading_dense_block_count": dense,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "expert_gating_func": _SIGMOIDS if sigmoid else 1,
+        "expert_group_count": config.n_group,
+        "expert_group_used_count": config.topk_group,
+    }
+    if config.model_type != "deepseek_v2" and config.norm_topk_prob:
+        said["expert_weights_norm"] = True
+    return said
+
+
 def latent_metadata(config: Any, architecture: str, whole: bool) -> dict[str, Any]:
     """What it says of latent attention and of DeepSeek's mixtures."""
     head = config.qk_nope_head_dim + config.qk_rope_head_dim
     sizes = {"attention.key_length": head, "attention.value_length": config.v_head_dim}
-    sigmoid = config.model_type not in ("deepseek_v2", "mistral4")
-    kinds = getattr(config, "mlp_layer_types", None)
-    dense = config.first_k_dense_replace if kinds is None else kinds.count("dense")
     said: dict[str, Any] = {f"{key}_mla": size for key, size in sizes.items()} | {
         "attention.head_count_kv": 1,
         "attention.key_length": config.kv_lora_rank + config.qk_rope_head_dim,
@@ -56,18 +71,15 @@ def latent_metadata(config: Any, architecture: str, whole: bool) -> dict[str, An
         "vocab_size": config.vocab_size,
         "attention.kv_lora_rank": config.kv_lora_rank,
         "rope.dimension_count": config.qk_rope_head_dim,
-        "leading_dense_block_count": dense,
-        "expert_feed_forward_length": config.moe_intermediate_size,
-        "expert_shared_count": config.n_shared_experts,
-        "expert_weights_scale": config.routed_scaling_factor,
-        "expert_gating_func": _SIGMOIDS if sigmoid else 1,
-        "expert_group_count": config.n_group,
-        "expert_group_used_count": config.topk_group,
     }
+    if config.model_type == "youtu":
+        said["leading_dense_block_count"] = config.num_hidden_layers
+        said["expert_feed_forward_length"] = config.intermediate_size
+        said["expert_shared_count"] = 0
+    else:
+        said |= _mixture_metadata(config)
     if architecture == "mistral4":  # whose config says nothing of how experts are scored
         del said["expert_gating_func"]
-    if config.model_type != "deepseek_v2" and config.norm_topk_prob:
-        said["expert_weights_norm"] = True
     if config.q_lora_rank is not None:
         said["attention.q_lora_rank"] = config.q_lora_rank
     if "mscale_all_dim" in config.rope_parameters:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from .mapped_cases import MAPPED, ODD_HEADS, TWO_WINDOWS
 from .sizes import (
     ALPHA,
     COMMAND,
@@ -35,8 +36,6 @@ from .sizes import (
 )
 
 ALL_FULL: dict[str, Any] = {"layer_types": ["full_attention"] * 3}
-TWO_WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"]
-ODD_HEADS = ODD | {"head_dim": 10}
 GRANITES = {
     "embedding_multiplier": 3.0,
     "attention_multiplier": 0.2,
@@ -46,7 +45,7 @@ GRANITES = {
     "num_experts_per_tok": 3,
 }
 # Case: class of Transformers, changes of the config.
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
+CASES: dict[str, tuple[str, dict[str, Any]]] = MAPPED | {
     "Llama 2": ("Llama", {"num_key_value_heads": 8}),
     "Llama 3, grouped queries": ("Llama", {"rope_parameters": LLAMA3}),
     "Llama 3.2, tied": ("Llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from .mapped_cases import YOUTU
 from .sizes import (
     ALPHA,
     COMMAND,
@@ -37,6 +38,14 @@ GEMMA = {
 }
 PART = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
 SHARPENED = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}
+GRANITE3 = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.6,
+    "logits_scaling": 2.0,
+    "num_local_experts": 7,
+    "num_experts_per_tok": 3,
+}
 LATENT = MLA | {"vocab_size": VOCAB}
 # Case: class of Transformers, architecture in the file, changes of the config.
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -116,6 +125,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "Phi-3": ("Phi3", "phi3", {"rope_parameters": PART, "sliding_window": None}),
     "GLM-4": ("Glm4", "glm4", {"head_dim": 12, "rope_parameters": PART, "attention_bias": True}),
+    "GLM, the first": ("Glm", "chatglm", {"head_dim": 8, "rope_parameters": PART}),
     "GLM-4 without biases": (
         "Glm4",
         "glm4",
@@ -254,6 +264,30 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "Exaone",
         "exaone",
         {"num_key_value_heads": 2, "rope_parameters": LLAMA3, "tie_word_embeddings": True},
+    ),
+    "dots.llm1": (
+        "Dots1",
+        "dots1",
+        GLM_MOE
+        | {"n_shared_experts": 1, "first_k_dense_replace": 1, "norm_topk_prob": True}
+        | {"sliding_window": None},
+    ),
+    "Solar Open": (
+        "SolarOpen",
+        "glm4moe",
+        GLM_MOE | {"head_dim": 12, "rope_parameters": PART | {"partial_rotary_factor": 1.0}},
+    ),
+    "Youtu": (
+        "Youtu",
+        "deepseek2",
+        YOUTU | {"vocab_size": VOCAB, "rope_parameters": SHARPENED, "tie_word_embeddings": True},
+    ),
+    "IQuest-Coder": ("IQuestCoder", "llama", {"head_dim": 12}),
+    "Granite 3, mixtures": ("GraniteMoe", "granitemoe", GRANITE3),
+    "Granite 3, mixtures, shared": (
+        "GraniteMoeShared",
+        "granitemoe",
+        GRANITE3 | {"shared_intermediate_size": 46, "tie_word_embeddings": True},
     ),
     "OLMoE": ("Olmoe", "olmoe", {"num_experts": 7, "num_experts_per_tok": 3}),
     "Arcee": ("Arcee", "arcee", {"num_key_value_heads": 2, "rope_parameters": YARN}),

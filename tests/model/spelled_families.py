@@ -34,7 +34,7 @@ HYBRIDS = [kind for kind in DENSE if kind.startswith(("qwen3_next", "qwen3_5"))]
 PAIRED = ["ernie4_5", "ernie4_5_moe", "glm4", "cohere", "cohere2", "llama4_text", "llama4"]
 PAIRED += ["deepseek_v4", "glm", "helium"]
 LATENT = ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "kimi_linear"]
-LATENT += ["mistral4", "kimi_k25", "deepseek_v32", "glm_moe_dsa"]
+LATENT += ["mistral4", "kimi_k25", "deepseek_v32", "glm_moe_dsa", "youtu"]
 OWN_LAYERS = ["nemotron_h", "falcon_h1", "bamba"]  # whose layer_types are not read
 LLAMA3 = {
     "rope_type": "llama3",
@@ -60,6 +60,8 @@ def spelled(kind: str, **fields: Any) -> dict[str, Any]:
         fields = {"hybrid_override_pattern": "M-*"} | fields
     if kind == "deepseek_v4":  # whose heads share one key, and turn a small part of it
         fields = {"num_key_value_heads": 1, "qk_rope_head_dim": 4} | fields
+    if kind == "dots1":  # which has no defaults for them
+        fields = {"n_routed_experts": 8, "num_experts_per_tok": 6, "n_shared_experts": 1} | fields
     if kind == "deepseek_v2":  # which has no default for it
         fields = {"num_experts_per_tok": 6} | fields
     return SIZES | {"model_type": kind} | (LANES if kind.startswith("laneformer") else {}) | fields

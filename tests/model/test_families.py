@@ -119,7 +119,7 @@ EPSILONS = {  # of norms, where it is not 1e-6
     **dict.fromkeys(("cohere", "cohere2", "ernie4_5_moe", "llama4", "llama4_text"), 1e-5),
     **dict.fromkeys(("kimi_linear", "glm_moe_dsa"), 1e-5),
     **dict.fromkeys(OWN_LAYERS, 1e-5),
-    **dict.fromkeys(("olmoe", "exaone", "arcee", "cwm"), 1e-5),
+    **dict.fromkeys(("olmoe", "exaone", "arcee", "cwm", "solar_open", "iquestcoder"), 1e-5),
     **dict.fromkeys(("glm", "glm4"), 1.5625e-7),
     "helium": 1e-8,
 }
@@ -130,6 +130,8 @@ LLAMA4 = (*LLAMA4, "layers.chunked", "layers.rotary")
 GEMMA3N = ("local_rotary", "norm_after", "qk_norm", "query_scale", "value_norm", "activation")
 GEMMA3N = (*GEMMA3N, "embedding_scale", "altup", "logit_cap", "layers.rotary", "layers.modules")
 GEMMA3N = (*GEMMA3N, "operations.Laurel", "operations.PerLayer")
+DOTS: dict[str, Any] = {"model_type": "dots1", "first_k_dense_replace": 1}
+DOTS |= {"n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1}
 FEATURES = {
     "llama": (),
     "mixtral": ("experts",),
@@ -174,7 +176,12 @@ FEATURES = {
     **dict.fromkeys(("mistral", "ministral", "exaone", "helium", "cwm"), ()),
     "gemma": ("norm_offset", "activation", "embedding_scale"),
     "glm": ("qkv_bias",),
-    "olmoe": ("qk_norm", "experts"),
+    **dict.fromkeys(("olmoe", "dots1", "mellum"), ("qk_norm", "experts")),
+    "flex_olmo": ("norm_before", "norm_after", "qk_norm", "experts"),
+    "solar_open": ("experts",),
+    "iquestcoder": (),
+    "hyperclovax": ("norm_after",),
+    "vaultgemma": ("norm_offset", "score_cap", "activation", "embedding_scale", "logit_cap"),
     "arcee": ("activation",),
     "qwen2": ("qkv_bias",),
     "qwen3": ("qk_norm",),
@@ -189,6 +196,7 @@ FEATURES = {
         "rotary.amplitude",
     ),
     **dict.fromkeys(LATENT, ("latent", "experts")),
+    "youtu": ("latent",),
     "mistral4": ("attention_temperature", "latent", "query_scale", "experts"),
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), ("index", "latent", "experts")),
     "deepseek_v4": (
@@ -295,6 +303,19 @@ def test_what_a_family_asks_of_executors(kind: str) -> None:
         ),
         ({"model_type": "olmo2", "sliding_window": 9}, [None, None, None]),
         ({"model_type": "gpt_oss"}, [128, None, 128]),
+        ({"model_type": "vaultgemma"}, [4096, None, 4096]),
+        ({"model_type": "mellum"}, [None, None, None]),
+        (
+            {"model_type": "mellum", "mlp_layer_types": ["dense"] * 3}
+            | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+            [1024, None, 1024],
+        ),
+        *(
+            ({**DOTS, "max_window_layers": 1, "sliding_window": said}, [None, found, found])
+            for said, found in ((9, 9), (None, None))
+        ),
+        ({**DOTS, "max_window_layers": 1}, [None, 4096, 4096]),
+        (DOTS, [None, None, None]),
         ({"model_type": "gpt_oss", "sliding_window": 9}, [9, None, 9]),
     ],
 )

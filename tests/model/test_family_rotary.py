@@ -35,6 +35,7 @@ BY_KIND = (
     "gemma4_unified",
     "gemma4_unified_text",
     "deepseek_v4",
+    "mellum",
 )
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from monolane import Engine
+from monolane import Engine, SamplingParams
 from monolane.cli import app
 from monolane.cli._defaults import read_defaults, server_defaults, terminal_defaults
 from monolane.engine import SamplingDefaults
@@ -144,6 +144,20 @@ def test_the_server_takes_them(folder: Path, start: Any) -> None:
         assert sampling == replace(READ, min_p=0.2, seed=11).said()
         reply = client.post("/v1/completions", json={**body, "model": "whatever"})
         assert reply.json()["model"] == str(folder)
+
+
+def test_the_server_never_draws_what_is_suppressed(folder: Path, start: Any) -> None:
+    body = {"prompt": "def f(x):", "temperature": 0, "ignore_eos": True, "return_tokens": True}
+    with Engine.load(folder) as engine:
+        drawn = engine.generate(body["prompt"], SamplingParams(ignore_eos=True, max_tokens=7))
+    path = folder / "generation_config.json"
+    banned = {"suppress_tokens": [drawn.token_ids[0]]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | banned))
+    server = start("--model", str(folder), "--generation-config", "none").wait_ready()
+    with httpx.Client(base_url=server.url, timeout=120) as client:
+        told = client.post("/completion", json={**body, "n_predict": 7}).json()["tokens"]
+    assert len(told) == 7
+    assert drawn.token_ids[0] not in told
 
 
 def test_the_command_line_takes_them(folder: Path) -> None:

@@ -64,6 +64,7 @@ class Engine:
         self.load_seconds = load_seconds
         self.eos_ids = files.eos_ids(tokenizer)
         self.defaults = files.sampling_defaults()  # for callers that ask nobody how to draw
+        self._suppressed = files.suppressed_ids()
         self.infill = files.infill_tokens(tokenizer)
         self._files = files
         self._chat_template: ChatTemplate | None = None
@@ -211,7 +212,18 @@ class Engine:
         stop_ids = eos | frozenset(params.stop_ids)
         vocab = self.config.vocab_size
         ends = self._message_ends()
-        job = Job(prompt_ids, params, budget, stop_ids, vocab, constraint, namespace, ends, adapter)
+        job = Job(
+            prompt_ids,
+            params,
+            budget,
+            stop_ids,
+            vocab,
+            constraint,
+            namespace,
+            ends,
+            adapter,
+            self._suppressed,
+        )
         return Stream(
             self.backend,
             self._slots,

@@ -1,7 +1,10 @@
 """What a model's files give an engine, be they a folder in Hub layout or one .gguf file."""
 
+import logging
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from monolane.engine._defaults import SamplingDefaults
 from monolane.errors import ConfigError
@@ -17,6 +20,8 @@ from monolane.model import (
 )
 from monolane.sources import packaged_defaults
 from monolane.text import ChatTemplate, GgufText, InfillTokens, Tokenizer, find_infill
+
+log = logging.getLogger("monolane.engine")
 
 
 class ModelFiles(ABC):
@@ -68,6 +73,10 @@ class ModelFiles(ABC):
     def sampling_defaults(self) -> SamplingDefaults:
         """Return how tokens are to be drawn where nobody says; ConfigError."""
 
+    @abstractmethod
+    def suppressed_ids(self) -> frozenset[int]:
+        """Return the tokens that are never drawn, whatever a request says; ConfigError."""
+
 
 class FolderFiles(ModelFiles):
     """A folder in Hub layout."""
@@ -100,17 +109,15 @@ class FolderFiles(ModelFiles):
 
     def eos_ids(self, tokenizer: Tokenizer | None) -> frozenset[int]:
         """Return what generation_config.json says, else config.json, else the tokenizer."""
-        path, config = self.path / "generation_config.json", self.config
-        if path.is_file():
-            eos = read_json_object(path).get("eos_token_id")
-            ids = eos if isinstance(eos, list) else [eos] if eos is not None else []
-            if not all(type(i) is int and 0 <= i < config.vocab_size for i in ids):
-                raise ConfigError(
-                    f"{path}: eos_token_id: expected token ids below {config.vocab_size}, "
-                    f"got {eos!r:.80}"
-                )
-            if ids:
-                return frozenset(ids)
+        config, eos = self.config, self._generation().get("eos_token_id")
+        ids = eos if isinstance(eos, list) else [eos] if eos is not None else []
+        if not all(type(i) is int and 0 <= i < config.vocab_size for i in ids):
+            raise ConfigError(
+                f"{self._generation_path}: eos_token_id: expected token ids below "
+                f"{config.vocab_size}, got {eos!r:.80}"
+            )
+        if ids:
+            return frozenset(ids)
         if config.eos_ids:
             return frozenset(config.eos_ids)
         eos_id = tokenizer.eos_id if tokenizer else None
@@ -118,9 +125,30 @@ class FolderFiles(ModelFiles):
 
     def sampling_defaults(self) -> SamplingDefaults:
         """Return what generation_config.json says; ConfigError."""
-        path = self.path / "generation_config.json"
-        config = read_json_object(path) if path.is_file() else {}
-        return SamplingDefaults.of_config(config, str(path))
+        return SamplingDefaults.of_config(self._generation(), str(self._generation_path))
+
+    def suppressed_ids(self) -> frozenset[int]:
+        """Return what generation_config.json says, as Transformers reads it; ConfigError."""
+        said, path = self._generation(), self._generation_path
+        if said.get("begin_suppress_tokens"):
+            log.warning(
+                "%s: begin_suppress_tokens is ignored: an answer may begin with those tokens, "
+                "which Transformers would not draw first",
+                path,
+            )
+        ids = said.get("suppress_tokens") or []
+        if not isinstance(ids, list) or not all(type(i) is int for i in ids):
+            raise ConfigError(f"{path}: suppress_tokens: expected token ids, got {ids!r:.80}")
+        # As there, ids of no token say nothing: files have -1 for none.
+        return frozenset(i for i in ids if 0 <= i < self.config.vocab_size)
+
+    @property
+    def _generation_path(self) -> Path:
+        return self.path / "generation_config.json"
+
+    def _generation(self) -> Mapping[str, Any]:
+        path = self._generation_path
+        return read_json_object(path) if path.is_file() else {}
 
 
 class GgufFiles(ModelFiles):
@@ -162,6 +190,10 @@ class GgufFiles(ModelFiles):
         """Return what the metadata say, and what we know of a packaged model; ConfigError."""
         said = SamplingDefaults.of_gguf(self._model.metadata, str(self.path))
         return said.over(SamplingDefaults(**packaged_defaults(self.path)))
+
+    def suppressed_ids(self) -> frozenset[int]:
+        """Return the ids that the metadata list."""
+        return frozenset(() if self._text is None else self._text.suppressed_ids)
 
     def infill_tokens(self, tokenizer: Tokenizer | None) -> InfillTokens | None:
         """Return those that the metadata name, or that are spelled as such."""

@@ -31,6 +31,7 @@ class Job:
     namespace: str = ""  # of the prefixes and answers that it may use and leave
     message_ends: frozenset[int] = frozenset()  # tokens that end messages of the prompt
     adapter: int = 0  # which of the executor's; 0: none
+    suppressed: frozenset[int] = frozenset()  # tokens that are never drawn
 
 
 class Stream(Iterator[Piece]):
@@ -275,7 +276,7 @@ class Stream(Iterator[Piece]):
             history=prompt_ids[: len(prompt_ids) - len(token_ids)],
             prompt=len(prompt_ids),
             budget=self._job.budget,
-            draw=params.draw,
+            draw=params.draw.without(self._job.suppressed),
             stop_ids=self._job.stop_ids,
             logprobs=params.logprobs,
             guided=self._job.constraint is not None,

@@ -50,12 +50,16 @@ def _unpack(
         config = write_unpacked(model, folder, dtype)
         text = _write_text(model, folder)
         eos_ids = {*config.eos_ids, *(() if text is None else text.ending_ids)}
-        if eos_ids:
-            content = json.dumps({"eos_token_id": sorted(eos_ids)}, indent=2)
+        said = {
+            "eos_token_id": sorted(eos_ids),
+            "suppress_tokens": [] if text is None else [*text.suppressed_ids],
+        }
+        if any(said.values()):
+            content = json.dumps({name: ids for name, ids in said.items() if ids}, indent=2)
             (folder / "generation_config.json").write_text(content + "\n", encoding="utf-8")
         copy_beside(path.parent, folder, LICENCE_FILES)
-        said = model.metadata.get("general.license")
-        licence = f"---\nlicense: {json.dumps(said)}\n---\n\n" if isinstance(said, str) else ""
+        terms = model.metadata.get("general.license")
+        licence = f"---\nlicense: {json.dumps(terms)}\n---\n\n" if isinstance(terms, str) else ""
         card = _CARD.format(licence=licence, name=destination.name, file=path.name)
         (folder / "README.md").write_text(card, encoding="utf-8")
     return config

@@ -60,8 +60,9 @@ class GgufText:
     """What the metadata say of text: tokenizer, chat template, and the tokens that end an answer.
 
     ``data`` and ``settings`` are what tokenizer.json and tokenizer_config.json would hold;
-    ``ending_ids`` are the ids of control tokens that are known to end a turn or a text. ``twins``
-    are the spellings of tokens that another one has, by their ids.
+    ``ending_ids`` are the ids of control tokens that are known to end a turn or a text,
+    ``suppressed_ids`` those of tokens that are never drawn. ``twins`` are the spellings of tokens
+    that another one has, by their ids.
     TextError names the field at fault.
     """
 
@@ -80,6 +81,7 @@ class GgufText:
         self._vocab = {token: place for place, token in enumerate(self._tokens)}
         self._types = self._numbers("token_type", "iu", _NORMAL)
         self.ending_ids = self._find_endings()
+        self.suppressed_ids = self._find_suppressed()
         make = self._byte_level if self.kind == "gpt2" else self._sentence_piece
         self.data: dict[str, Any] = {**make(), "added_tokens": self._added()}
         self.settings = self._read_settings()
@@ -104,6 +106,15 @@ class GgufText:
         if self._vocab.keys() >= _HARMONY_ENDINGS:
             found.discard(self._vocab.get("<|end|>", -1))
         return tuple(sorted(found))
+
+    def _find_suppressed(self) -> tuple[int, ...]:
+        """Return the ids that are listed; as llama.cpp has it, those of no token say nothing."""
+        value = self._metadata.get(f"{_PREFIX}suppress_tokens")
+        if value is None:
+            return ()
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
+            raise self._fault("suppress_tokens", f"expected token ids, got {value!r:.80}")
+        return tuple(sorted({i for i in value.tolist() if 0 <= i < len(self._tokens)}))
 
     def _fault(self, name: str, message: str) -> TextError:
         return TextError(f"{self.path}: {_PREFIX}{name}: {message}")

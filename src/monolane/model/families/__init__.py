@@ -32,14 +32,16 @@ from monolane.model.families.arcee import ARCEE
 from monolane.model.families.bamba import BAMBA
 from monolane.model.families.cohere import COHERE, COHERE2
 from monolane.model.families.cwm import CWM
-from monolane.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from monolane.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, YOUTU
 from monolane.model.families.deepseek_v4 import DEEPSEEK_V4
 from monolane.model.families.deepseek_v32 import DEEPSEEK_V32
+from monolane.model.families.dots1 import DOTS1
 from monolane.model.families.ernie import ERNIE4_5, ERNIE4_5_MOE
 from monolane.model.families.exaone import EXAONE
 from monolane.model.families.exaone4 import EXAONE4
 from monolane.model.families.exaone_moe import EXAONE_MOE
 from monolane.model.families.falcon_h1 import FALCON_H1
+from monolane.model.families.flex_olmo import FLEX_OLMO
 from monolane.model.families.gemma import GEMMA
 from monolane.model.families.gemma2 import GEMMA2
 from monolane.model.families.gemma3 import GEMMA3, GEMMA3_TEXT
@@ -59,12 +61,15 @@ from monolane.model.families.granitemoe import GRANITEMOE, GRANITEMOESHARED
 from monolane.model.families.granitemoehybrid import GRANITEMOEHYBRID
 from monolane.model.families.helium import HELIUM
 from monolane.model.families.hunyuan import HUNYUAN_V1_DENSE, HUNYUAN_V1_MOE
+from monolane.model.families.hyperclovax import HYPERCLOVAX
+from monolane.model.families.iquestcoder import IQUESTCODER
 from monolane.model.families.kimi_k25 import KIMI_K25
 from monolane.model.families.kimi_linear import KIMI_LINEAR
 from monolane.model.families.laneformer import LANEFORMER
 from monolane.model.families.lfm2 import LFM2, LFM2_MOE
 from monolane.model.families.llama import LLAMA
 from monolane.model.families.llama4 import LLAMA4, LLAMA4_TEXT
+from monolane.model.families.mellum import MELLUM
 from monolane.model.families.minimax_m2 import MINIMAX_M2
 from monolane.model.families.ministral3 import MINISTRAL3, MISTRAL3
 from monolane.model.families.mistral import MINISTRAL, MISTRAL
@@ -89,6 +94,8 @@ from monolane.model.families.qwen3_next import QWEN3_NEXT
 from monolane.model.families.qwen3_vl import QWEN3_VL
 from monolane.model.families.seed_oss import SEED_OSS
 from monolane.model.families.smollm3 import SMOLLM3
+from monolane.model.families.solar_open import SOLAR_OPEN
+from monolane.model.families.vaultgemma import VAULTGEMMA
 from monolane.ops import JOINED, Role
 
 FAMILIES = (
@@ -163,6 +170,14 @@ FAMILIES = (
     CWM,
     GRANITEMOE,
     GRANITEMOESHARED,
+    DOTS1,
+    SOLAR_OPEN,
+    YOUTU,
+    IQUESTCODER,
+    HYPERCLOVAX,
+    MELLUM,
+    VAULTGEMMA,
+    FLEX_OLMO,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_ARCHITECTURE: dict[tuple[str, bool], list[Family]] = {}

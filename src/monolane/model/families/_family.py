@@ -61,6 +61,16 @@ class Family:
         )
 
 
+def with_defaults(defaults: Mapping[str, Any]) -> Callable[[Fields], Fields]:
+    """Return a view in which the fields of ``defaults`` that are not there, or null, are those."""
+
+    def view(fields: Fields) -> Fields:
+        there = {k: x for k, x in fields.raw.items() if x is not None or k not in defaults}
+        return Fields({**defaults, **there}, fields.source, fields.spelled)
+
+    return view
+
+
 def layer_count(fields: Fields) -> int:
     """Read the number of layers, before anything of that length is made."""
     count = fields.size("num_hidden_layers")

@@ -145,6 +145,17 @@ def write_stretch(scaling: RotaryScaling | None) -> dict[str, Any]:
     raise ConfigError(f"rotary scaling: expected one that config.json can say, got {scaling}")
 
 
+def write_layer_rotary(full: Rotary, windowed: Rotary | None) -> dict[str, Any]:
+    """Write the rotaries of both kinds of layers as ``read_layer_rotary`` reads them."""
+    both = {FULL: full} | ({} if windowed is None else {WINDOWED: windowed})
+    return {
+        "rope_parameters": {
+            kind: write_stretch(rotary.scaling) | {"rope_theta": rotary.theta}
+            for kind, rotary in both.items()
+        }
+    }
+
+
 def _one_of(fields: Fields, newer: str, earlier: str) -> str:
     """Return the name that is set, or one of two that say the same; others would be weighed."""
     if not (fields.has(newer) and fields.has(earlier)):

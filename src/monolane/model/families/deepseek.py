@@ -1,9 +1,10 @@
-"""DeepSeek-V3, and Kimi-K2, which is one; DeepSeek-V2; GLM-4.7-Flash, which is a small V3.
+"""DeepSeek-V3, and Kimi-K2, which is one; DeepSeek-V2; GLM-4.7-Flash, which is a small V3; Youtu.
 
 Latent attention in all layers; mixtures of experts from layer ``first_k_dense_replace`` on, each
-with an MLP that all tokens share. In V3 experts are chosen by sigmoids of the router's logits, with
-a correction, out of groups with the largest sums of their two best; in V2 by the logits, out of
-groups with the largest. The norms of the latents have an epsilon of their own, 1e-6.
+with an MLP that all tokens share; Youtu has none. In V3 experts are chosen by sigmoids of the
+router's logits, with a correction, out of groups with the largest sums of their two best; in V2 by
+the logits, out of groups with the largest. The norms of the latents have an epsilon of their own,
+1e-6.
 
 YaRN's ``mscale_all_dim`` sharpens the scores: they are multiplied by the square of
 0.1 mscale_all_dim ln(factor) + 1. Layers behind ``num_hidden_layers`` in V3's files predict tokens
@@ -203,8 +204,9 @@ def render_as(kind: str, model_type: str) -> Callable[[ModelConfig], dict[str, A
         if config.query_scale is not None and isinstance(config.rotary.scaling, YarnScaling):
             sharpening = math.sqrt(config.query_scale * math.sqrt(latent.head))
             said["rope_scaling"] |= write_sharpening(sharpening, config.rotary.scaling.factor)
-        if model_type == "glm4_moe_lite":
+        if model_type in ("glm4_moe_lite", "youtu"):
             del said["first_k_dense_replace"]
+        if model_type == "glm4_moe_lite":
             said["mlp_layer_types"] = [SPARSE if x.experts else DENSE_MLP for x in config.layers]
         if model_type != "deepseek_v2":
             said["rope_interleave"] = config.rotary.style == "interleaved"
@@ -353,4 +355,33 @@ GLM4_MOE_LITE = replace(
     render=render_as("Glm4MoeLite", "glm4_moe_lite"),
     view=_with(_LITE, _LITE_QUERY_RANK),
     gguf=None,
+)
+
+# Of files without experts, which say them all the same.
+_MIXTURE_KEYS = (
+    "leading_dense_block_count",
+    "expert_count",
+    "expert_used_count",
+    "expert_feed_forward_length",
+    "expert_shared_count",
+)
+YOUTU = replace(
+    GLM4_MOE_LITE,
+    name="youtu",
+    model_types=("youtu",),
+    fields={
+        **{place: read for place, read in DEEPSEEK_V3.fields.items() if place != "experts"},
+        "layers": read_layers,
+    },
+    surplus=surplus,
+    render=render_as("Youtu", "youtu"),
+    view=_with(_SIZES | {"num_attention_heads": 16, "tie_word_embeddings": True}),
+    ahead=None,
+    gguf=replace(
+        _GGUF,
+        keys={key: name for key, name in _GGUF.keys.items() if key not in _MIXTURE_KEYS},
+        optional={**_GGUF.optional, **{key: _GGUF.keys[key] for key in _MIXTURE_KEYS}},
+        experts=False,
+        gating=(),
+    ),
 )

@@ -22,7 +22,7 @@ from monolane.model._layer_config import LayerConfig
 from monolane.model.families._family import layer_count, render_common
 from monolane.model.families._gguf import GgufSpelling
 from monolane.model.families._nested import with_tower
-from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_stretch
+from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_layer_rotary
 from monolane.model.families.llama import BIASES, DENSE, LLAMA, NAMES, read_layers
 from monolane.ops import QkNorm, Role
 
@@ -98,13 +98,7 @@ def _render(config: ModelConfig) -> dict[str, Any]:
         return raw | {"rope_local_base_freq": local.theta}
     del raw["rope_theta"]
     raw.pop("rope_scaling", None)
-    both = {FULL: config.rotary, WINDOWED: local}
-    return raw | {
-        "rope_parameters": {
-            kind: write_stretch(rotary.scaling) | {"rope_theta": rotary.theta}
-            for kind, rotary in both.items()
-        }
-    }
+    return raw | write_layer_rotary(config.rotary, local)
 
 
 def query_width(config: ModelConfig) -> float:

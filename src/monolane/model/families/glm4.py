@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from monolane.model._config import ModelConfig
+from monolane.model._fields import Fields
 from monolane.model.families._gguf import GgufSpelling, turned_part
 from monolane.model.families._rotary import read_rotary
 from monolane.model.families.llama import DENSE, LLAMA, NAMES, render_as
@@ -61,6 +62,17 @@ GLM4 = replace(
         names=lambda config: {Role.GATE_UP: "blk.{i}.ffn_up.weight"},
     ),
 )
+
+
+def _first_gguf_given(fields: Fields) -> dict[str, Any]:
+    """Return what tensors say, and the width of a head, of which these files say nothing."""
+    assert _GLM4_GGUF is not None
+    width = fields.size("hidden_size") // fields.size("num_attention_heads")
+    return {**_GLM4_GGUF.given(fields), "head_dim": fields.size("head_dim", max(1, width))}
+
+
+_GLM4_GGUF = GLM4.gguf
+assert _GLM4_GGUF is not None
 _POST = (Role.POST_ATTENTION_NORM, Role.POST_MLP_NORM)
 GLM = replace(
     GLM4,
@@ -69,5 +81,5 @@ GLM = replace(
     fields={place: read for place, read in GLM4.fields.items() if place != "norm_after"},
     names=lambda config: {role: name for role, name in _NAMES.items() if role not in _POST},
     render=_render_as("Glm"),
-    gguf=None,
+    gguf=replace(_GLM4_GGUF, architecture="chatglm", given=_first_gguf_given),
 )

@@ -54,6 +54,8 @@ def _render_as(kind: str) -> Callable[[ModelConfig], dict[str, Any]]:
     return render
 
 
+_GRANITE_GGUF = GRANITE.gguf
+assert _GRANITE_GGUF is not None
 GRANITEMOE = replace(
     GRANITE,
     name="granitemoe",
@@ -71,4 +73,19 @@ GRANITEMOESHARED = replace(
     model_types=("granitemoeshared",),
     fields={**GRANITEMOE.fields, "experts": _with_shared},
     render=_render_as("GraniteMoeShared"),
+    # Files of both: one that says nothing of an MLP that all tokens share has none.
+    gguf=replace(
+        _GRANITE_GGUF,
+        architecture="granitemoe",
+        keys={
+            **_GRANITE_GGUF.keys,
+            "expert_count": "num_local_experts",
+            "expert_used_count": "num_experts_per_tok",
+        },
+        optional={"expert_shared_feed_forward_length": "shared_intermediate_size"},
+        given=lambda fields: {
+            "shared_intermediate_size": fields.size("shared_intermediate_size", 0, minimum=0)
+        },
+        experts=True,
+    ),
 )

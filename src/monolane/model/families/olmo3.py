@@ -10,7 +10,7 @@ from monolane.errors import ConfigError
 from monolane.model._config import ModelConfig
 from monolane.model._fields import Fields
 from monolane.model._layer_config import LayerConfig
-from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_stretch
+from monolane.model.families._rotary import FULL, WINDOWED, read_layer_rotary, write_layer_rotary
 from monolane.model.families.exaone4 import read_windows
 from monolane.model.families.llama import read_layers, render_as
 from monolane.model.families.olmo2 import OLMO2
@@ -36,13 +36,7 @@ def _render(config: ModelConfig) -> dict[str, Any]:
     raw = render_as("Olmo3")(config)
     raw.pop("rope_theta", None)
     raw.pop("rope_scaling", None)
-    both = {FULL: config.rotary, WINDOWED: config.local_rotary}
-    return raw | {
-        "rope_parameters": {
-            kind: write_stretch(rotary.scaling) | {"rope_theta": rotary.theta}
-            for kind, rotary in both.items()
-        }
-    }
+    return raw | write_layer_rotary(config.rotary, config.local_rotary)
 
 
 def _gguf_given(fields: Fields) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 Where a field is not there it means what Transformers takes for it.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -26,23 +27,31 @@ def _layers(fields: Fields) -> tuple[LayerConfig, ...]:
     return tuple(replace(layer, experts=True) for layer in read_layers(fields))
 
 
-def _experts(fields: Fields) -> Experts:
+def read_experts(fields: Fields, count: int = 64, chosen: int = 8) -> Experts:
+    """Read the sizes of the mixtures; ``count`` and ``chosen`` where the fields are not there."""
     return Experts(
         # Transformers 5 may write the second name.
-        count=fields.size(fields.first("num_experts", "num_local_experts"), 64),
-        chosen=fields.size("num_experts_per_tok", 8),
+        count=fields.size(fields.first("num_experts", "num_local_experts"), count),
+        chosen=fields.size("num_experts_per_tok", chosen),
         inner=fields.size("intermediate_size"),
         normalised=fields.flag("norm_topk_prob", False),
     )
 
 
-def _render(config: ModelConfig) -> dict[str, Any]:
-    assert config.experts is not None
-    return render_as("Olmoe")(config) | {
-        "num_experts": config.experts.count,
-        "num_experts_per_tok": config.experts.chosen,
-        "norm_topk_prob": config.experts.normalised,
-    }
+def render_experts_as(
+    kind: str, model_type: str | None = None
+) -> Callable[[ModelConfig], dict[str, Any]]:
+    """Return how to write such a family, as ``render_as`` does."""
+
+    def render(config: ModelConfig) -> dict[str, Any]:
+        assert config.experts is not None
+        return render_as(kind, model_type)(config) | {
+            "num_experts": config.experts.count,
+            "num_experts_per_tok": config.experts.chosen,
+            "norm_topk_prob": config.experts.normalised,
+        }
+
+    return render
 
 
 OLMOE = replace(
@@ -53,7 +62,7 @@ OLMOE = replace(
     | BIASES
     | {
         "layers": _layers,
-        "experts": _experts,
+        "experts": read_experts,
         "qk_norm": lambda f: QkNorm.ALL,
         "norm_eps": lambda f: f.number("rms_norm_eps", 1e-5),
     },
@@ -62,7 +71,7 @@ OLMOE = replace(
         "clip_qkv": (None, "executors do not clip queries, keys and values"),
     },
     names=lambda config: _NAMES,
-    render=_render,
+    render=render_experts_as("Olmoe"),
     gguf=GgufSpelling(
         architecture="olmoe",
         style="half",
