@@ -77,6 +77,9 @@ SINCE = {  # the same, since an operation is a folder
     "d96724d": "family: Gemma 4 unified, and its assistants",
     "c9a5048": "families: Gemma, EXAONE 3, GLM, OLMoE, Arcee, Helium, Ministral, CWM",
     "5b5c524": "families: Granite 3's mixtures",
+    "2e1b20d": "draw: tokens that are never drawn",
+    "8daa872": "families: dots.llm1, Solar Open, Youtu-LLM, IQuest-Coder, HyperCLOVA X and three more",
+    "db07545": "drafts: DFlash",
 }
 
 
