@@ -153,10 +153,10 @@ void test_joint_drafter(const NamedPlan& named, const StoredWeights& weights, Is
     convert_all(*made);
     return made;
   };
+  std::optional<SomeAssistant> assistant;  // outlives who reads it
   const std::unique_ptr<Executor> model = make(), drafting = make();
   const DraftBy by = how == Drafting::kModel ? DraftBy::kModel : DraftBy::kHeads;
   const bool ordered = how == Drafting::kOrderedAssistant;
-  std::optional<SomeAssistant> assistant;
   if (how == Drafting::kModel) {
     drafting->set_draft_model(*model);
   } else if (ordered || how == Drafting::kAssistant) {
