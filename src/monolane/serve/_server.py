@@ -32,7 +32,7 @@ from monolane.serve._openai.embeddings import OPERATIONS as EMBEDDINGS
 from monolane.serve._openai.embeddings import embedding_routes
 from monolane.serve._openai.responses import routes as responses
 from monolane.serve._openai.routes import OPEN, routes
-from monolane.serve._options import HEAD_BYTES, ServerOptions
+from monolane.serve._options import ServerOptions
 from monolane.serve._run.memory import unsettle
 from monolane.serve._run.service import Service
 from monolane.serve._tools.formats import AUTO, format_named
@@ -149,7 +149,7 @@ class _Server(uvicorn.Server):
         options = service.options
         config = uvicorn.Config(
             build_app(service, self._stop, ready),
-            loop="asyncio",  # also where uvloop is installed: only this loop is tested
+            loop="uvloop",
             http=type(
                 "Protocol",
                 (LimitedProtocol,),
@@ -165,7 +165,6 @@ class _Server(uvicorn.Server):
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            h11_max_incomplete_event_size=HEAD_BYTES,
             backlog=_BACKLOG,
             ssl_certfile=options.tls_cert,
             ssl_keyfile=options.tls_key,

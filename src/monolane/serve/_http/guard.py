@@ -174,6 +174,8 @@ class Guard:
             kind = "".join(headers.getlist("content-type")).split(";")[0].strip().lower()
             if kind != "application/json":
                 raise ApiError(415, "Content-Type: expected application/json")
+            if any(x.lower() != "chunked" for x in headers.getlist("transfer-encoding")):
+                raise ApiError(501, "Transfer-Encoding: expected chunked, and no other")
             if (coding := headers.get("content-encoding", "identity")).lower() != "identity":
                 raise ApiError(
                     415,

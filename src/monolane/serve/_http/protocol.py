@@ -6,30 +6,29 @@ error that says so.
 
 import asyncio
 import itertools
-import sys
 from collections import deque
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
-import h11
+import httptools
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from monolane.serve._errors import ApiError
 from monolane.serve._options import HEAD_BYTES
 
 _HEAD_SECONDS = 10.0  # from a connection, or a request's first byte, to a whole head
-# What has come is read in turns of so many events, and then for a moment not at all. A chunk of one
-# byte is an event, of 5 to 15 us, and 256 KB of such come at once. Clocks bound no turn: a busy
+# What has come is read in steps, and by turns of so many events, and then for a moment not at all.
+# A chunk of one byte is an event, and 256 KB of such come at once. Clocks bound no turn: a busy
 # machine would make the turns shorter, and not the pauses. An event of a stream takes several turns
 # of the loop, and the thread that decodes takes the GIL in between, hence the rest. All connections
 # with long bodies have these turns one after another: else 64 of them would make one long one.
 _TURN_EVENTS = 64
 _REST_SECONDS = 0.002
 _FREE_BYTES = 32 << 10  # of a request that are read at once
-_HELD_BYTES = 32 << 10  # of a write that is not kept for others
-_STEP_BYTES = 4 << 10  # for the parser at a time: it looks at a head's size when it lacks its end
+_STEP_BYTES = 4 << 10  # for the parser at a time: at most 683 chunks, of some 1 us each
 
 
 _numbers = itertools.count()
@@ -39,19 +38,6 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
     error = ApiError(503, "too many connections are open; try again in a moment")
     headers = {**error.headers, "Connection": "close"}
     await Response(error.json(), error.status, headers, "application/json")(scope, receive, send)
-
-
-class _Connection(h11.Connection):
-    """A parser that says it needs data once it has given the events of a turn."""
-
-    left = _TURN_EVENTS  # events of this turn
-
-    def next_event(self) -> Any:
-        """Return the next event, ``NEED_DATA`` or ``PAUSED``."""
-        if not self.left:
-            return h11.NEED_DATA
-        self.left -= 1
-        return super().next_event()
 
 
 class _Flow(FlowControl):
@@ -111,42 +97,7 @@ class Turns:
         connection.read_on()
 
 
-class _Joined:
-    """A transport that writes once what one turn of the event loop has to say.
-
-    h11 writes a head, a body and its end one by one. Each write is a system call, around which a
-    thread that decodes may take the GIL and keep it for a while.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
-        self._held: list[bytes] = []
-        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
-        self.is_closing, self.abort = transport.is_closing, transport.abort
-        self.get_extra_info = transport.get_extra_info
-
-    def write(self, data: bytes) -> None:
-        """Write this before the loop's next turn; at once where there is much of it."""
-        if not data:
-            return
-        if not self._held:
-            self._loop.call_soon(self._flush)
-        self._held.append(data)
-        if len(data) > _HELD_BYTES:
-            self._flush()
-
-    def close(self) -> None:
-        """Write what is left, and close."""
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        held, self._held = self._held, []
-        if held and not self._transport.is_closing():
-            self._transport.write(b"".join(held))
-
-
-class LimitedProtocol(H11Protocol):
+class LimitedProtocol(HttpToolsProtocol):
     """One connection; a server takes a subclass with values of its own."""
 
     turns = Turns()
@@ -156,14 +107,17 @@ class LimitedProtocol(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a head."""
         super().connection_made(transport)
-        self.transport: Any = _Joined(transport, self.loop)
         # Clients of a Unix socket have no address, but are told apart all the same.
         self.client = self.client or ("", next(_numbers))
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._unread = memoryview(b"")
         self._waits = False  # for its turn to read on
         self._came = 0  # bytes of this request, but for those that came with its head
-        self.conn: _Connection = _Connection(h11.SERVER, HEAD_BYTES)
+        self._events = 0  # of this turn
+        self._quiet = 0  # bytes since the last event
+        self._in_head = False
+        self._ended = False  # no more is read
+        self._running: Any = None  # the cycle of the request that is answered, or was last
         self.flow: _Flow = _Flow(transport)
         self._start_timer("head", _HEAD_SECONDS)
 
@@ -173,19 +127,20 @@ class LimitedProtocol(H11Protocol):
         self.turns.leave(self)
         for name in list(self._timers):
             self._stop_timer(name)
+        if self._is_answering:  # uvicorn tells the last request alone, which may not have begun
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
+
+    @property
+    def _is_answering(self) -> bool:
+        return self._running is not None and not self._running.response_complete
 
     def data_received(self, data: bytes) -> None:
         """Read what has come, unless more came before it."""
         self._unset_keepalive_if_required()
         self._unread = memoryview(bytes(self._unread) + data)
-        self._came += len(data)
-        self.handle_events()
-
-    def handle_events(self) -> None:
-        """Read what is there, unless that goes on by itself when its turn has come."""
-        if self.cycle is None or self.cycle.response_complete:
-            self._came = 0
+        self._came = self._came + len(data) if self._is_answering else 0
         if self._waits:
             return
         if self._came > _FREE_BYTES:
@@ -201,28 +156,114 @@ class LimitedProtocol(H11Protocol):
     def read_on(self) -> None:
         """Read for a turn; the rest is read when others have had theirs."""
         self._waits = False
-        self.conn.left = _TURN_EVENTS
-        self._handle()
-        while self._unread and self.conn.left and not self.transport.is_closing():
-            if self.cycle is not None and self.cycle.response_complete:
+        self._events = 0
+        while self._unread and self._events < _TURN_EVENTS and self._may_read():
+            self._unset_keepalive_if_required()
+            if not self._is_answering and not self._in_head:
                 self._start_timer("head", _HEAD_SECONDS)
             step, self._unread = self._unread[:_STEP_BYTES], self._unread[_STEP_BYTES:]
-            self.conn.receive_data(bytes(step))
-            self._handle()
-        if (self._unread or not self.conn.left) and not self.transport.is_closing():
-            self._wait()
-        else:
+            self._read(step)
+        if self.transport.is_closing() or self._ended:
+            return
+        if not self._unread:
             self.flow.release()
+        elif self.pipeline:
+            self.flow.hold()  # until the requests before are answered
+        else:
+            self._wait()
 
-    def _handle(self) -> None:
-        """Pass the parser's events on; stop the timer once there is a whole head."""
-        before = self.cycle
+    def _may_read(self) -> bool:
+        return not (self.pipeline or self._ended or self.transport.is_closing())
+
+    def _read(self, step: memoryview) -> None:
+        self._quiet += len(step)
+        try:
+            self.parser.feed_data(step)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline_upgrade(bytes(step[upgrade.args[0] :]))
+        except httptools.HttpParserError:
+            self._end(ApiError(400, "expected an HTTP/1.1 request"))
+        else:
+            if self._quiet > HEAD_BYTES + _STEP_BYTES:
+                message = f"the head of a request may have {HEAD_BYTES} bytes"
+                self._end(ApiError(431, message))
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Read a head again without its offer of another protocol: none is spoken here.
+
+        The parser reads no body behind such a head, and nothing more at all.
+        """
+        method = self.parser.get_method()
+        if method == b"CONNECT":  # is one without saying so
+            self._end(ApiError(405, "CONNECT is for proxies, and this is none"))
+            return
+        lines = [b"%s %s HTTP/%s" % (method, self.url, self.parser.get_http_version().encode())]
+        lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        head = b"".join(line + b"\r\n" for line in [*lines, b""])
+        self._unread, self._quiet = memoryview(head + rest + bytes(self._unread)), 0
+
+    # ---- What the parser finds ----
+
+    def on_message_begin(self) -> None:
+        """A request's first line begins."""
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; those behind a body in chunks say nothing here."""
+        if self._in_head:
+            super().on_header(name, value.strip(b" \t"))
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer, if nothing before is being answered."""
+        if self.parser.should_upgrade():
+            return
+        self._in_head = False
+        self._note_event()
+        self._stop_timer("head")
         # uvicorn's own limit answers in plain text, and does not say when to come back.
         full = len(self.connections) > self.max_connections
         self.app = _refuse if full else self.config.loaded_app
-        super().handle_events()
-        if self.cycle is not before:
-            self._stop_timer("head")
+        target, self.url = self.url, b"/"
+        if not target.isascii():
+            raise ValueError("expected a target in ASCII")
+        super().on_headers_complete()
+        raw_path, _, query = target.partition(b"?")  # the whole of it: uvicorn drops a host
+        path = unquote_to_bytes(raw_path) if b"%" in raw_path else raw_path
+        root = self.root_path
+        self.scope["path"] = root + path.decode(errors="replace")
+        self.scope["raw_path"] = root.encode() + raw_path
+        self.scope["query_string"] = query
+        if not self._is_answering:
+            self._running = self.cycle
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a body."""
+        self._note_event()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """A request is whole."""
+        if self.parser.should_upgrade():
+            return
+        self._note_event()
+        super().on_message_complete()
+
+    def _note_event(self) -> None:
+        self._events += 1
+        self._quiet = 0
+
+    # ---- What is sent ----
+
+    def on_response_complete(self) -> None:
+        """Go on with what came meanwhile."""
+        if self.pipeline:
+            self._running = self.pipeline[-1][0]
+        super().on_response_complete()
+        if self._unread and not self._waits and not self.transport.is_closing():
+            self.read_on()
 
     def pause_writing(self) -> None:
         """Begin to wait for a client that has stopped reading."""
@@ -240,16 +281,20 @@ class LimitedProtocol(H11Protocol):
         self._stop_timer("send")
         self._start_timer("send", self.send_seconds)
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP with an error in our form."""
+    def _end(self, error: ApiError) -> None:
+        """Answer what is no HTTP with an error in our form, and close."""
         self._stop_timer("head")
-        cause = sys.exc_info()[1]
-        status = cause.error_status_hint if isinstance(cause, h11.RemoteProtocolError) else 400
-        known = {431: f"the head of a request may have {HEAD_BYTES} bytes"}
-        error = ApiError(status, known.get(status, "expected an HTTP/1.1 request"))
-        body = error.json()
-        head = f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\nconnection: close\r\n"
-        self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        self._unread, self._ended = memoryview(b""), True
+        if self._is_answering and not self._running.more_body:
+            last = self._running if self.cycle.more_body else self.cycle
+            last.keep_alive = False  # it came whole before this, and is answered to its end
+            self.flow.hold()
+            return
+        if not self._is_answering or not self._running.response_started:
+            body = error.json()
+            head = f"HTTP/1.1 {error.status} \r\ncontent-type: application/json\r\n"
+            head += f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+            self.transport.write(head.encode() + body)
         self.transport.close()
 
     def _start_timer(self, name: str, seconds: float) -> None:
