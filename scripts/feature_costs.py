@@ -78,7 +78,7 @@ SINCE = {  # the same, since an operation is a folder
     "c9a5048": "families: Gemma, EXAONE 3, GLM, OLMoE, Arcee, Helium, Ministral, CWM",
     "5b5c524": "families: Granite 3's mixtures",
     "2e1b20d": "draw: tokens that are never drawn",
-    "8daa872": "families: dots.llm1, Solar Open, Youtu-LLM, IQuest-Coder, HyperCLOVA X and three more",
+    "8daa872": "families: dots.llm1, Solar Open, Youtu-LLM, IQuest-Coder, HyperCLOVA X, 3 more",
     "db07545": "drafts: DFlash",
 }
 

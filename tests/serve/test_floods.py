@@ -158,6 +158,7 @@ def test_slow_senders_are_let_go(keyed_server: Any, api_key: str) -> None:
     with keyed_server.connect() as slow_head, keyed_server.connect() as slow_body:
         slow_body.sendall(head.encode())
         slow_head.settimeout(0.5)
+        slow_head.sendall(b"GET /")
         ended = None
         while ended is None and time.monotonic() < begun + 60:
             try:

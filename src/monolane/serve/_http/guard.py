@@ -269,8 +269,11 @@ def _read(raw_path: bytes) -> str | None:
     """
     if b"%" not in raw_path:
         return raw_path.decode("latin-1")
-    if not raw_path.startswith(_MODELS):
-        return None
+    return decoded(raw_path) if raw_path.startswith(_MODELS) else None
+
+
+def decoded(raw_path: bytes) -> str:
+    """Return a path with its "%" and two digits as the bytes that they stand for."""
     return _ENCODED.sub(lambda found: bytes.fromhex(found[1].decode()), raw_path).decode(
         errors="replace"
     )

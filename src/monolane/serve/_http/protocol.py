@@ -8,7 +8,6 @@ import asyncio
 import itertools
 from collections import deque
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 import httptools
 from starlette.responses import Response
@@ -17,6 +16,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from monolane.serve._errors import ApiError
+from monolane.serve._http.guard import decoded
 from monolane.serve._options import HEAD_BYTES
 
 _HEAD_SECONDS = 10.0  # from a connection, or a request's first byte, to a whole head
@@ -231,10 +231,8 @@ class LimitedProtocol(HttpToolsProtocol):
             raise ValueError("expected a target in ASCII")
         super().on_headers_complete()
         raw_path, _, query = target.partition(b"?")  # the whole of it: uvicorn drops a host
-        path = unquote_to_bytes(raw_path) if b"%" in raw_path else raw_path
-        root = self.root_path
-        self.scope["path"] = root + path.decode(errors="replace")
-        self.scope["raw_path"] = root.encode() + raw_path
+        self.scope["path"] = decoded(raw_path)
+        self.scope["raw_path"] = raw_path
         self.scope["query_string"] = query
         if not self._is_answering:
             self._running = self.cycle
