@@ -298,6 +298,15 @@ def test_a_prompt_that_is_being_read_is_no_stall(
     eventually(server.is_idle)
 
 
+def test_the_event_loop_is_the_same_whatever_is_installed(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
+    """uvicorn would take uvloop where it finds it, as beside Ray; here it finds one that fails."""
+    (tmp_path / "uvloop.py").write_text("raise RuntimeError('uvloop was taken')")
+    server = start(PYTHONPATH=str(tmp_path)).wait_ready()
+    assert ask(server, max_tokens=2).status_code == 200
+
+
 def test_a_model_that_cannot_be_loaded_ends_the_server(
     start: Callable[..., Any], tmp_path: Path
 ) -> None:

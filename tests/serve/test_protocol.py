@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import uvicorn
-import uvloop
 from uvicorn.server import ServerState
 
 from monolane.serve._http.protocol import LimitedProtocol
@@ -76,7 +75,7 @@ def say(data: bytes, count: int = 100) -> list[tuple[int, Any]]:
             writer.close()
             server.close()
 
-    return uvloop.run(run())
+    return asyncio.run(run())
 
 
 def test_a_request_is_read_as_it_came() -> None:
@@ -174,5 +173,5 @@ def test_a_client_that_goes_away_is_told_of_to_the_request_that_runs() -> None:
         server.close()
 
     LEFT.clear()
-    uvloop.run(run())
+    asyncio.run(run())
     assert LEFT == ["/wait"]

@@ -149,7 +149,7 @@ class _Server(uvicorn.Server):
         options = service.options
         config = uvicorn.Config(
             build_app(service, self._stop, ready),
-            loop="uvloop",
+            loop="asyncio",  # also where uvloop is installed: only this loop is tested
             http=type(
                 "Protocol",
                 (LimitedProtocol,),

@@ -28,6 +28,7 @@ _HEAD_SECONDS = 10.0  # from a connection, or a request's first byte, to a whole
 _TURN_EVENTS = 64
 _REST_SECONDS = 0.002
 _FREE_BYTES = 32 << 10  # of a request that are read at once
+_HELD_BYTES = 32 << 10  # of a write that is not kept for others
 _STEP_BYTES = 4 << 10  # for the parser at a time: at most 683 chunks, of some 1 us each
 
 
@@ -97,6 +98,41 @@ class Turns:
         connection.read_on()
 
 
+class _Joined:
+    """A transport that writes once what one turn of the event loop has to say.
+
+    uvicorn writes a head and a body one by one. Each write is a system call, around which a
+    thread that decodes may take the GIL and keep it for a while.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._held: list[bytes] = []
+        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
+        self.is_closing, self.abort = transport.is_closing, transport.abort
+        self.get_extra_info = transport.get_extra_info
+
+    def write(self, data: bytes) -> None:
+        """Write this before the loop's next turn; at once where there is much of it."""
+        if not data:
+            return
+        if not self._held:
+            self._loop.call_soon(self._flush)
+        self._held.append(data)
+        if len(data) > _HELD_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is left, and close."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        held, self._held = self._held, []
+        if held and not self._transport.is_closing():
+            self._transport.write(b"".join(held))
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """One connection; a server takes a subclass with values of its own."""
 
@@ -107,6 +143,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a head."""
         super().connection_made(transport)
+        self.transport: Any = _Joined(transport, self.loop)
         # Clients of a Unix socket have no address, but are told apart all the same.
         self.client = self.client or ("", next(_numbers))
         self._timers: dict[str, asyncio.TimerHandle] = {}
