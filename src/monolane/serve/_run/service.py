@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeVar
 
 from monolane.engine import Engine, SamplingDefaults
@@ -124,7 +124,7 @@ class Service:
             raise ApiError(503, "Loading model")
         return self._engine
 
-    @property
+    @cached_property
     def defaults(self) -> SamplingDefaults:
         """How to draw where a request does not say."""
         given = self.options.defaults

@@ -1,6 +1,7 @@
 """The spellings of tool calls that are known: a row for each family that has its own."""
 
 from dataclasses import replace
+from functools import lru_cache
 
 from monolane.engine import Engine
 from monolane.errors import RequestError
@@ -434,15 +435,22 @@ def format_of(engine: Engine, name: str = AUTO) -> ToolFormat:
     if name != AUTO:
         return format_named(name)
     source = engine.chat_template.for_tools.source
-    for tool_format in FORMATS:
-        shown = bool(tool_format.shown) and all(mark in source for mark in tool_format.shown)
-        if shown and not any(mark in source for mark in tool_format.lacks):
-            return tool_format
+    if found := _shown_by(source):
+        return found
     if engine.tokenizer is not None and "tools" in source:
         for tool_format in FORMATS:
             if tool_format.token and engine.tokenizer.id_of(tool_format.begin) is not None:
                 return tool_format
     return GENERIC
+
+
+@lru_cache(maxsize=64)  # a request has one of few templates, and 70 marks are looked for
+def _shown_by(source: str) -> ToolFormat | None:
+    for tool_format in FORMATS:
+        shown = bool(tool_format.shown) and all(mark in source for mark in tool_format.shown)
+        if shown and not any(mark in source for mark in tool_format.lacks):
+            return tool_format
+    return None
 
 
 def format_named(name: str) -> ToolFormat:
