@@ -2,10 +2,12 @@
 
 import asyncio
 import itertools
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +24,7 @@ from monolane.serve import ServerOptions
 from monolane.serve._errors import ApiError
 from monolane.serve._grammar.compiler import compiler_of, grammar_of
 from monolane.serve._grammar.constraint import BURST_SECONDS, TOKEN_SECONDS, GrammarWalk
+from monolane.serve._grammar.released import NO_TOKEN, Released, released
 from monolane.serve._grammar.structured import Structured
 from monolane.serve._http.limits import read_body
 from monolane.serve._http.prepare import prepare
@@ -97,6 +100,85 @@ def test_costly_steps_are_done_elsewhere(engine: Engine) -> None:
         walk.aside = aside
         steps(walk, letter, 50)
         assert len(lent) == elsewhere
+
+
+def test_what_takes_long_lets_other_threads_run(engine: Engine) -> None:
+    """The library keeps the GIL for one matcher alone, for milliseconds with such a grammar."""
+    (letter,) = engine.tokenizer.encode("a", add_special_tokens=False)
+    walk = compiler_of(engine).walk(grammar_of(Structured("grammar", AMBIGUOUS, "grammar")))
+    matcher, words = walk._matcher, -(-engine.config.vocab_size // 32)
+    idle = matcher.deep_copy()
+    idle.consume_token(NO_TOKEN)
+    turns, over = 0, False
+
+    def count() -> None:
+        nonlocal turns
+        while not over:
+            turns += 1
+            time.sleep(0.0001)  # gives the GIL back
+
+    def meanwhile(work: Callable[[], Any]) -> int:
+        before = turns
+        work()
+        return turns - before
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1000.0)  # so others run only where the GIL is released
+    other = threading.Thread(target=count)
+    try:
+        for _ in range(20):
+            assert released().consume(matcher, idle, letter) > 0
+        whole = np.frombuffer(matcher.compute_bitmask(), np.uint32)[:words]
+        other.start()
+        assert meanwhile(matcher.compute_bitmask) == 0
+        found, seconds = released().mask(matcher, idle, words)
+        np.testing.assert_array_equal(found, whole)
+        assert seconds > 0
+        deadline = time.monotonic() + PATIENCE  # the machine may have no room for the other one
+        while not meanwhile(lambda: released().mask(matcher, idle, words)):
+            assert time.monotonic() < deadline
+    finally:
+        over = True
+        sys.setswitchinterval(before)
+        other.join()
+
+
+def test_what_the_other_thread_takes_counts(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (letter,) = engine.tokenizer.encode("a", add_special_tokens=False)
+    used: list[str] = []
+
+    class Dear(Released):
+        def mask(self, *given: Any) -> Any:
+            used.append("mask")
+            return super().mask(*given)[0], 2 * TOKEN_SECONDS
+
+        def consume(self, *given: Any) -> float:
+            used.append("token")
+            return super().consume(*given)
+
+    dear = Dear()
+    monkeypatch.setattr("monolane.serve._grammar.constraint.released", lambda: dear)
+    quick = itertools.repeat(0.0001)
+    assert steps(walk_of(engine, "root ::= [a-z]+", quick), letter, 50) == 50
+    assert used == []
+    slow = itertools.chain([0.001], quick)  # the first step; all others are done by the thread
+    assert 0 < steps(walk_of(engine, "root ::= [a-z]+", slow), letter, 50) < 50
+    assert used[:4] == ["token", "mask"] * 2
+
+
+def test_where_no_thread_can_be_timed_none_is_used(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("monolane.serve._grammar.released._TASKS", tmp_path / "none")
+    blind = Released()
+    assert not blind.is_timed
+    monkeypatch.setattr("monolane.serve._grammar.constraint.released", lambda: blind)
+    (letter,) = engine.tokenizer.encode("a", add_special_tokens=False)
+    walk = walk_of(engine, "root ::= [a-z]+", itertools.repeat(0.001))
+    assert steps(walk, letter, 20) == 20
+    assert walk._idle is None
 
 
 def test_an_ambiguous_grammar_ends_its_own_request(demo_server: Any) -> None:

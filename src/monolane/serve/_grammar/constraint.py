@@ -7,7 +7,6 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from functools import cache
 from typing import NoReturn
 
 import llguidance
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from monolane._processor import usable_processors
 from monolane.engine import Guide
 from monolane.errors import RequestError
+from monolane.serve._grammar.released import NO_TOKEN, released
 
 # What a grammar may cost, in seconds of processor time. The library counts its items, but not how
 # often it finds one that it has: where a text can be read in many ways, that is the square of what
@@ -27,18 +27,14 @@ BURST_SECONDS = 0.5  # and so much more in all
 # decodes it: dozens of such threads would leave no core to anybody else.
 _CHEAP_TOKEN, _CHEAP_BURST = 0.002, 0.05
 _cores = threading.BoundedSemaphore(max(1, len(usable_processors()) // 2))  # for the cheap ones
+# What a step may take while no other thread of Python runs. Where dozens of answers take more, the
+# event loop waits for one of them at each of its turns.
+_HELD_SECONDS = 0.0003
 
 _OURS = re.compile(r"at 1\(8\): failed to compile JSON schema: (.*)\n +1 \| start: %json .*", re.S)
 
 
-_NO_TOKEN = (1 << 32) - 2
-
 Step = Callable[[], Guide]
-
-
-@cache
-def _pool() -> llguidance.LLExecutor:
-    return llguidance.LLExecutor(1)
 
 
 def _here(step: Step) -> Guide:
@@ -62,7 +58,7 @@ class GrammarWalk:
         """
         self.aside: Callable[[Step], Guide] = _here  # does costly steps elsewhere
         self._clock, self._spent, self._tokens = clock, 0.0, 0
-        self._idle: llguidance.LLMatcher | None = None  # once steps are costly
+        self._idle: llguidance.LLMatcher | None = None  # once a step has taken too long
         self._matcher, self._where, self._forces = matcher, where, forces
         self._words = -(-vocab // 32)
         self.forced = 0  # tokens given without a draw
@@ -73,9 +69,6 @@ class GrammarWalk:
         RequestError where the grammar cannot be followed, or costs too much.
         """
         if self._spent > _CHEAP_BURST + _CHEAP_TOKEN * self._tokens:
-            if self._idle is None:
-                self._idle = self._matcher.deep_copy()
-                self._idle.consume_token(_NO_TOKEN)  # an error, which it stays with
             guide = self.aside(lambda: self._measured(token_id))
         else:
             with _cores:
@@ -90,30 +83,37 @@ class GrammarWalk:
 
     def _measured(self, token_id: int | None) -> Guide:
         begun = self._clock()
-        guide = self._step(token_id)
-        self._spent += self._clock() - begun
+        guide, elsewhere = self._step(token_id)
+        took = self._clock() - begun + elsewhere
+        self._spent += took
         self._tokens += (token_id is not None) + len(guide.forced)
+        if took > _HELD_SECONDS and self._idle is None and released().is_timed:
+            self._idle = self._matcher.deep_copy()
+            self._idle.consume_token(NO_TOKEN)  # an error, which it stays with
         return guide
 
-    def _step(self, token_id: int | None) -> Guide:
-        matcher, idle = self._matcher, self._idle
-        if token_id is not None and idle is None:
+    def _step(self, token_id: int | None) -> tuple[Guide, float]:
+        """Return what may follow, and the seconds that another thread took for it."""
+        matcher, idle, elsewhere = self._matcher, self._idle, 0.0
+        if token_id is not None and idle is not None:
+            elsewhere += released().consume(matcher, idle, token_id)
+        elif token_id is not None:
             matcher.consume_token(token_id)
-        elif token_id is not None and idle is not None:
-            # The library lets other threads of Python run only while it does two at a time. What
-            # this takes of its thread is not counted: the mask behind it takes several times that.
-            _pool().consume_token_par([(matcher, token_id), (idle, _NO_TOKEN)])
         forced = matcher.compute_ff_tokens() if self._forces else []
         # No more than the grammar takes: the tokenizer alone decides how a text is cut.
         forced = forced[: matcher.validate_tokens(forced)] if forced else []
         if forced:
             matcher.consume_tokens(forced)
             self.forced += len(forced)
-        bits = None if matcher.is_stopped() else matcher.compute_bitmask()
+        mask = None
+        if not matcher.is_stopped() and idle is not None:
+            mask, seconds = released().mask(matcher, idle, self._words)
+            elsewhere += seconds
+        elif not matcher.is_stopped():
+            mask = np.frombuffer(matcher.compute_bitmask(), np.uint32)[: self._words]
         if matcher.is_error():
             refuse(self._where, matcher.get_error())
-        mask = None if bits is None else np.frombuffer(bits, np.uint32)[: self._words]
-        return Guide(mask, tuple(forced))
+        return Guide(mask, tuple(forced)), elsewhere
 
 
 class AtLeast:
