@@ -168,6 +168,21 @@ def test_what_the_other_thread_takes_counts(
     assert used[:4] == ["token", "mask"] * 2
 
 
+def test_the_thread_is_told_from_one_that_began_with_it_and_has_ended(engine: Engine) -> None:
+    walk = compiler_of(engine).walk(grammar_of(Structured("grammar", AMBIGUOUS, "grammar")))
+    idle = walk._matcher.deep_copy()
+    idle.consume_token(NO_TOKEN)
+    ended = threading.Thread(target=int)
+    ended.start()
+    ended.join()
+    assert ended.native_id
+    thread = Released()
+    (mine,) = thread._candidates
+    thread._candidates.insert(0, ended.native_id)
+    assert thread.mask(walk._matcher, idle, walk._words)[1] > 0
+    assert thread._candidates == [mine]
+
+
 def test_where_no_thread_can_be_timed_none_is_used(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

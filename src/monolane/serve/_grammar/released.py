@@ -83,5 +83,11 @@ def _threads() -> set[int]:
 
 
 def _seconds(thread: int) -> float:
-    """Return the processor time of a thread of this process, by Linux's number of its clock."""
-    return time.clock_gettime(~thread << 3 | 6)
+    """Return the processor time of a thread of this process, by Linux's number of its clock.
+
+    0 of one that has ended.
+    """
+    try:
+        return time.clock_gettime(~thread << 3 | 6)
+    except OSError:
+        return 0.0
