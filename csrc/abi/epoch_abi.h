@@ -9,6 +9,7 @@ namespace monolane {
 
 constexpr int32_t kMaxLogprobs = 20;
 constexpr int32_t kNoToken = -1;
+constexpr int32_t kGone = -2;
 
 struct Draw {
   uint64_t seed;             // a draw depends on it, its position and the logits alone
@@ -93,7 +94,7 @@ static_assert(offsetof(AdvanceRecord, earlier_count) == 112);
 struct TokenEvent {
   int64_t time_ns;        // of CLOCK_MONOTONIC, as Python's time.perf_counter_ns
   int32_t slot;           // whose token it is
-  int32_t token;          // its id; kNoToken: its logits have no finite peak
+  int32_t token;          // its id, or kNoToken or kGone; see TokenEvent
   float logprob;          // of the token, under the model itself; NaN if not asked for
   int32_t drafted;        // tokens drafted for its pass, with the first that this gave
   int32_t accepted;       // which of them it is, from 1 on; 0: none

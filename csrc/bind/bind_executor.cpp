@@ -406,6 +406,17 @@ void bind_executor(nb::module_& m) {
           "advances"_a, "tokens"_a, "stops"_a, "biases"_a, "history"_a, "earlier"_a,
           "Begin an epoch: AdvanceRecord of each slot, and the lists of which they name parts.")
       .def(
+          "join",
+          [](BoundExecutor& e, const nb::bytes& advances, const Words& tokens, const Words& stops,
+             const nb::bytes& biases, const Words& history, const Words& earlier) {
+            return e.executor.join(advances_of(advances, tokens, stops, biases, history, earlier));
+          },
+          "advances"_a, "tokens"_a, "stops"_a, "biases"_a, "history"_a, "earlier"_a,
+          "Have more slots take part in the epoch from its next pass on; return whether they do.")
+      .def(
+          "leave", [](BoundExecutor& e, int slot) { e.executor.leave(slot); }, "slot"_a,
+          "Have a slot take no part in the epoch's next pass.")
+      .def(
           "guide",
           [](BoundExecutor& e, int slot, std::vector<int32_t> forced,
              const std::optional<Words>& mask) {

@@ -63,10 +63,6 @@ void Adapters::give(int slot, int adapter) {
   of_slot_[slot] = adapter;
 }
 
-void Adapters::begin(const std::vector<Advance>& advances) {
-  in_use_ = std::ranges::any_of(advances, [&](const Advance& x) { return of_slot_[x.slot] != 0; });
-}
-
 void AdapterRoom::reserve(const Plan& plan, const Kernels& kernels, int64_t rank) {
   const PlanHeader& h = plan.header;
   int64_t columns = 1;

@@ -39,8 +39,12 @@ class Adapters {
   void give(int slot, int adapter);
   void copied(int source, int target) { of_slot_[target] = of_slot_[source]; }
 
-  // Notes which slots an epoch is of.
-  void begin(const std::vector<Advance>& advances);
+  void begin() { in_use_ = false; }  // an epoch, of no slot yet
+
+  // ---- By the leader, before a pass ----
+
+  // Notes that a slot takes part in the epoch.
+  void use(int slot) { in_use_ |= of_slot_[slot] != 0; }
 
   // ---- By all workers, while an epoch runs ----
 

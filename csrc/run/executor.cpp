@@ -109,11 +109,11 @@ Sequences& Executor::sequences(const char* what, int slot) {
   throw std::logic_error(std::string(what) + ": an epoch uses this slot; stop it first");
 }
 
-void Executor::begin(std::vector<Advance> advances) {
+void Executor::begin(std::vector<Advance> advances, bool open) {
   if (in_epoch_) throw std::logic_error("an epoch is running; read it to its end or stop it first");
   check_failed();
   check_loaded();
-  scheduler_.begin_epoch(std::move(advances));
+  scheduler_.begin_epoch(std::move(advances), open);
   in_epoch_ = true;
   scheduler_.ring().begin();
   threads_.start([this](int worker) {
@@ -169,7 +169,7 @@ void Executor::check_failed() const {
 
 void Executor::prepare(std::vector<Advance> advances, OnToken on_token) {
   check_loaded();
-  scheduler_.begin_epoch(std::move(advances), std::move(on_token));
+  scheduler_.begin_epoch(std::move(advances), false, std::move(on_token));
 }
 
 void Executor::set_draft_model(Executor& model) {
@@ -303,7 +303,7 @@ void Executor::set_assistant(AssistantWeights weights) {
       forward_.sequences, std::move(weights), static_cast<int>(workers_.size())));
 }
 
-void Executor::start(std::vector<Advance> advances) { begin(std::move(advances)); }
+void Executor::start(std::vector<Advance> advances) { begin(std::move(advances), true); }
 
 void Executor::logits(int slot, std::vector<int32_t> tokens, std::vector<float> states,
                       float* out) {
@@ -325,7 +325,7 @@ void Executor::finish(int slot, std::vector<int32_t> tokens, std::vector<float> 
     ~Forget() { scheduler.set_outputs(nullptr, nullptr); }
   } forget{scheduler_};
   scheduler_.set_outputs(logits, hidden);
-  begin({Advance{.slot = slot, .tokens = std::move(tokens), .states = std::move(states)}});
+  begin({Advance{.slot = slot, .tokens = std::move(tokens), .states = std::move(states)}}, false);
   threads_.join();
   std::vector<TokenEvent> none;
   scheduler_.ring().take(none);  // the end

@@ -129,9 +129,22 @@ class Executor final : public DraftModel {
 
   // Says what may come next in a guided slot of the running epoch, once for each draw: a guide for
   // the first, and one for what follows each drawn token. May come before the pass that needs it is
-  // over: then nothing waits. Forgotten with the epoch. This and `interrupt` may be called while
+  // over: then nothing waits. Forgotten with the epoch. This and the next three may be called while
   // another thread reads. Throws std::invalid_argument if the guide allows no token.
   void guide(int slot, Guide guide) { scheduler_.guide(slot, std::move(guide)); }
+
+  // Has more slots, which are free, take part in the running epoch from its next pass on. Returns
+  // whether they do; where the epoch ends before that, nothing of them was fed. False where none
+  // runs any more. By one caller at a time, who has started the epoch or knows that it was. Throws
+  // as `start` does.
+  bool join(std::vector<Advance> advances) { return scheduler_.join(std::move(advances)); }
+
+  // Has a slot take no part in the next pass; its reader then gets kGone, unless the slot's last
+  // token, or the epoch's end, comes first.
+  void leave(int slot) {
+    is_free(slot);  // throws where there is no such slot
+    scheduler_.leave(slot);
+  }
 
   // Appends the tokens that are there, waiting up to `milliseconds` for the first; returns whether
   // the epoch is over and all of them have been taken. Throws what a worker failed of, as of a disk
@@ -159,7 +172,7 @@ class Executor final : public DraftModel {
   void check_failed() const;
   std::vector<Tap> tap_layers(const std::vector<int>& layers, int64_t streams,
                               int64_t hidden) const;
-  void begin(std::vector<Advance> advances);
+  void begin(std::vector<Advance> advances, bool open);
   void end();
   void run_chore(const Chore& chore);
   bool take(std::vector<TokenEvent>& events, int milliseconds);

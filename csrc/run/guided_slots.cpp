@@ -34,12 +34,10 @@ void PassScheduler::drop_guides() {
 }
 
 void PassScheduler::check_guide(int slot, const Guide& guide) const {
-  const auto same = [slot](const Running& running) {
-    return running.advance.slot == slot && running.advance.guided;
-  };
+  f_.sequences.length(slot);  // throws where there is no such slot
   // Reads nothing that the leader writes. The epoch may be over by now, which its reader alone
   // finds out: then nobody takes the guide.
-  if (std::none_of(running_.begin(), running_.end(), same)) {
+  if (!guided_[slot].load(std::memory_order_relaxed)) {
     throw std::logic_error("guide: the epoch has no such guided slot");
   }
   for (const int32_t token : guide.forced) check_token("forced", token);

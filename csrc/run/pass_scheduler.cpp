@@ -6,6 +6,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "ops/head.h"
 
@@ -23,6 +24,8 @@ PassScheduler::PassScheduler(Forward& f, int slots)
     : f_(f),
       guides_(slots),
       busy_(slots),
+      guided_(slots),
+      leaving_(slots),
       ring_(kRingEvents),
       speculation_(slots, decode_width(f.plan.header), f.plan.header.context,
                    {std::begin(f.plan.header.read), std::end(f.plan.header.read)}) {}
@@ -37,25 +40,119 @@ void PassScheduler::begin_chore(const Chore& chore) {
   chore_ = chore;
 }
 
-void PassScheduler::begin_epoch(std::vector<Advance> advances, OnToken on_token) {
+void PassScheduler::begin_epoch(std::vector<Advance> advances, bool open, OnToken on_token) {
   check(advances);
   running_.clear();
-  f_.adapters.begin(advances);
-  for (Advance& advance : advances) {
-    f_.cache.reach(advance.slot, f_.sequences.length(advance.slot) + advance.tokens.size());
-    if (advance.drafts != 0) {
-      speculation_.begin(advance.slot, advance.history, advance.tokens,
-                         static_cast<size_t>(advance.prompt), advance.earlier);
-    }
-    running_.push_back(Running{.advance = std::move(advance)});
-    look_back(running_.back());
-  }
+  f_.adapters.begin();
   drop_guides();
+  for (std::atomic<bool>& guided : guided_) guided.store(false, std::memory_order_relaxed);
+  for (Advance& advance : advances) {
+    forget_posts(advance);
+    admit(make_running(std::move(advance)));
+  }
   on_token_ = std::move(on_token);
   begun_ = false;
   yield_.store(false, std::memory_order_relaxed);
   if (on_token_) return;  // a draft model's: who drafts by it knows when it is through
   for (const Running& running : running_) busy_[running.advance.slot] = true;
+  const std::scoped_lock lock(joining_);
+  open_ = open;
+}
+
+void PassScheduler::free_slots() {
+  const std::scoped_lock lock(joining_);
+  open_ = false;
+  joined_.clear();
+  std::ranges::fill(busy_, false);
+}
+
+// What takes long of a slot's beginning, and needs nothing that the leader writes.
+PassScheduler::Running PassScheduler::make_running(Advance advance) const {
+  f_.cache.reach(advance.slot, f_.sequences.length(advance.slot) + advance.tokens.size());
+  Running running{.advance = std::move(advance)};
+  look_back(running);
+  return running;
+}
+
+// Forgets what was posted for a slot in an earlier epoch, or for its last request in this one.
+void PassScheduler::forget_posts(const Advance& advance) {
+  delete guides_[advance.slot].exchange(nullptr, std::memory_order_acq_rel);
+  leaving_[advance.slot].store(false, std::memory_order_relaxed);
+  guided_[advance.slot].store(advance.guided, std::memory_order_relaxed);
+}
+
+void PassScheduler::admit(Running running) {
+  const Advance& advance = running.advance;
+  f_.adapters.use(advance.slot);
+  if (advance.drafts != 0) {
+    speculation_.begin(advance.slot, advance.history, advance.tokens,
+                       static_cast<size_t>(advance.prompt), advance.earlier);
+  }
+  running_.push_back(std::move(running));
+}
+
+bool PassScheduler::join(std::vector<Advance> advances) {
+  check(advances);
+  for (const Advance& advance : advances) {
+    if (!is_free(advance.slot)) throw std::logic_error("join: expected slots that are free");
+  }
+  std::vector<Running> made;
+  made.reserve(advances.size());
+  for (Advance& advance : advances) {
+    forget_posts(advance);
+    made.push_back(make_running(std::move(advance)));
+  }
+  {
+    const std::scoped_lock lock(joining_);
+    if (!open_) return false;
+    for (Running& running : made) {
+      busy_[running.advance.slot] = true;
+      joined_.push_back(std::move(running));
+    }
+  }
+  call_leader();
+  return true;
+}
+
+void PassScheduler::leave(int slot) {
+  leaving_[slot].store(true, std::memory_order_release);
+  call_leader();
+}
+
+// ---- By the leader, between two passes ----
+
+void PassScheduler::admit_joined() {
+  const std::scoped_lock lock(joining_);
+  if (joined_.empty()) return;
+  std::erase_if(running_, [](const Running& running) { return running.done; });
+  for (Running& running : joined_) admit(std::move(running));
+  joined_.clear();
+}
+
+// Ends what was asked to leave: the slot is its reader's, once told.
+void PassScheduler::end_leaving() {
+  for (Running& running : running_) {
+    const int32_t slot = running.advance.slot;
+    if (running.done || !leaving_[slot].load(std::memory_order_acquire)) continue;
+    // It gives its last token back, as at the end of an epoch.
+    if (running.parked) f_.sequences.set_length(slot, f_.sequences.length(slot) - 1);
+    running.parked = false;
+    running.done = true;
+    TokenEvent event{};
+    event.slot = slot;
+    event.token = kGone;
+    event.logprob = std::numeric_limits<float>::quiet_NaN();
+    event.time_ns = now_ns();
+    send_off(running, event);
+  }
+}
+
+// Ends the epoch for those that would join it, unless some just have.
+bool PassScheduler::close_unless_joined() {
+  const std::scoped_lock lock(joining_);
+  if (!joined_.empty()) return false;
+  open_ = false;
+  return true;
 }
 
 void PassScheduler::script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {
@@ -146,13 +243,21 @@ void PassScheduler::lay_out_pass() {
         const int32_t slot = running.advance.slot;
         if (running.parked) f_.sequences.set_length(slot, f_.sequences.length(slot) - 1);
       }
+      const std::scoped_lock lock(joining_);
+      open_ = false;  // who has joined and not been admitted is left for the next epoch
       return;
     }
+    admit_joined();
+    end_leaving();
     const bool parked = settle_parked();
     lay_out_rows();
     begun_ = true;
-    if (f_.pass.width > 0 || !parked) return;
-    calls_.await(calls + 1);
+    if (f_.pass.width > 0) return;
+    if (parked) {
+      calls_.await(calls + 1);
+    } else if (close_unless_joined()) {
+      return;
+    }
   }
 }
 
@@ -213,10 +318,13 @@ void PassScheduler::add_decoding(int32_t room, int32_t most) {
 }
 
 // Adds rows of prompts as they came, but the shortest first, in up to half of them. So a short one
-// does not wait for long ones, nor a long one for many short ones.
+// does not wait for long ones, nor a long one for many short ones. Of equally short ones that comes
+// first which wants the fewest tokens: it is through the soonest.
 void PassScheduler::add_reading(int32_t most) {
-  const auto by_left = [](const Running* running) { return left_of(*running); };
-  const auto shortest = std::ranges::min_element(reading_, {}, by_left);
+  const auto by_work = [](const Running* running) {
+    return std::pair(left_of(*running), running->advance.budget);
+  };
+  const auto shortest = std::ranges::min_element(reading_, {}, by_work);
   const bool overtakes = shortest != reading_.begin();
   if (overtakes) add_rows(**shortest, f_.pass.width + (most - f_.pass.width + 1) / 2);
   for (auto each = reading_.begin(); each != reading_.end(); ++each) {
@@ -240,7 +348,9 @@ void PassScheduler::draft() {
   for (Running& running : running_) {
     if (!ask_for_drafts(running, rows, reading)) running.draft.clear();
   }
-  if (!asks_.empty()) speculation_.draft_jointly(asks_, rows, [this] { lend_workers(); }, yield_);
+  if (!asks_.empty())
+    speculation_.draft_jointly(
+        asks_, rows, [this] { lend_workers(); }, yield_);
   drafts_.clear();
   for (Running& running : running_) {
     Draft& draft = running.draft;
@@ -457,12 +567,12 @@ bool PassScheduler::break_off(Running& running) {
   event.token = kNoToken;
   event.logprob = std::numeric_limits<float>::quiet_NaN();
   event.time_ns = now_ns();
-  leave(running, event);
+  send_off(running, event);
   return false;
 }
 
 // Sends a token off; with its last one the slot is whoever's reads it.
-void PassScheduler::leave(const Running& running, const TokenEvent& event) {
+void PassScheduler::send_off(const Running& running, const TokenEvent& event) {
   if (running.done) busy_[running.advance.slot].store(false, std::memory_order_release);
   ring_.push(event);
 }
@@ -517,7 +627,7 @@ void PassScheduler::emit(Running& running, int32_t token, const float* logits, i
     report_logprobs(logits, f_.plan.header.vocab, advance.logprobs, scratch_, event);
   }
   event.time_ns = now_ns();
-  leave(running, event);
+  send_off(running, event);
 }
 
 }  // namespace monolane

@@ -1,13 +1,14 @@
 // The leader's part: which rows go into the next pass, and which tokens come out of the last one.
 //
-// Of the worker that leads, and of nobody else while an epoch runs; but a guide may be posted, and
-// the end be asked for, by others at any time.
+// Of the worker that leads, and of nobody else while an epoch runs; but others may at any time post
+// a guide, have slots join and leave it, and ask for the end.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "abi/advance.h"
@@ -40,8 +41,9 @@ class PassScheduler {
   // The worker that leads. So many others help with draws, if any: see ParallelFor.
   void set_leader(Worker& leader, int32_t helpers);
 
-  // Throws std::invalid_argument if the slots have no room for it, or a token is none.
-  void begin_epoch(std::vector<Advance> advances, OnToken on_token = nullptr);
+  // Throws std::invalid_argument if the slots have no room for it, or a token is none. Others may
+  // join an epoch that is `open`.
+  void begin_epoch(std::vector<Advance> advances, bool open, OnToken on_token = nullptr);
 
   // An epoch without rows, at whose end each group does this with what it keeps of sequences.
   void begin_chore(const Chore& chore);
@@ -59,7 +61,7 @@ class PassScheduler {
   void script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws);
 
   // Notes that the epoch is over, whatever is left of what it was to draw.
-  void free_slots() { std::ranges::fill(busy_, false); }
+  void free_slots();
 
   Speculation& speculation() { return speculation_; }
   const Speculation& speculation() const { return speculation_; }
@@ -68,6 +70,10 @@ class PassScheduler {
   // ---- At any time ----
 
   bool is_free(int slot) const { return !busy_[slot].load(std::memory_order_acquire); }
+
+  // See Executor::join and Executor::leave.
+  bool join(std::vector<Advance> advances);
+  void leave(int slot);
 
   // Posts what may come next in a guided slot; see Executor::guide.
   void guide(int slot, Guide guide);
@@ -106,6 +112,12 @@ class PassScheduler {
   };
 
   void check(const std::vector<Advance>& advances) const;
+  Running make_running(Advance advance) const;
+  void forget_posts(const Advance& advance);
+  void admit(Running running);
+  void admit_joined();
+  void end_leaving();
+  bool close_unless_joined();
   void check_room(int slot, size_t count) const;
   void check_token(const char* what, int32_t token) const;
   void check_history(const Advance& advance) const;
@@ -134,7 +146,7 @@ class PassScheduler {
   void settle(Running& running, const float* logits);
   bool draw(Running& running, const float* logits);
   bool break_off(Running& running);
-  void leave(const Running& running, const TokenEvent& event);
+  void send_off(const Running& running, const TokenEvent& event);
   bool force(Running& running, const float*& logits);
   bool accept(Running& running, int32_t token, const float* logits, int32_t drafted);
   void emit(Running& running, int32_t token, const float* logits, int32_t drafted = 0,
@@ -153,7 +165,12 @@ class PassScheduler {
   // [slots] of an epoch that a caller reads, until the last token has left: with it nobody touches
   // the slot any more.
   std::vector<std::atomic<bool>> busy_;
-  Progress calls_;  // guides and interruptions: what a leader with nothing else to do waits for
+  std::vector<std::atomic<bool>> guided_;   // [slots] of the epoch's, whether guides may be posted
+  std::vector<std::atomic<bool>> leaving_;  // [slots] to be let go of before the next pass
+  std::mutex joining_;                      // of the next two
+  bool open_ = false;                       // the leader will look at who has joined once more
+  std::vector<Running> joined_;             // and not yet been admitted
+  Progress calls_;  // guides, and who comes and goes: what a leader with nothing to do waits for
   TokenRing ring_;
   SamplerScratch scratch_;
   Speculation speculation_;

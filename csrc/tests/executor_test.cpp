@@ -84,6 +84,7 @@ Drawn test_all(const NamedPlan& named, const Tensors& tensors, Isa isa, const st
   if (named.plan.header.groups % 2 == 0 && fault.empty()) test_ranks(named, tensors, isa, drawn);
   test_yield(executor);
   test_beside(executor);
+  test_join(executor);
   test_guides(executor, named.plan.header.vocab);
   test_drafts(executor);
   for (const Drafting how :

@@ -108,6 +108,71 @@ void test_beside(Executor& executor) {
   EXPECT(executor.is_free(0));
 }
 
+// Slots join an epoch that runs, one of them twice, and leave it; each draws what it draws alone.
+void test_join(Executor& executor) {
+  const Advance one = advance(1, prompt(70, 1), 8), two = advance(2, prompt(3, 2), 12);
+  const Advance again = penalised(advance(1, prompt(30, 3), 9), 30);
+  clear(executor);
+  const Drawn alone = draw(executor, {one, two});
+  executor.truncate(1, 0);
+  const std::vector<int32_t> second = draw(executor, {again})[1];
+
+  clear(executor);
+  Advance open = advance(0, {7}, 60);  // waits for a guide, so the epoch goes on
+  open.guided = true;
+  executor.start({open});
+  EXPECT(executor.join({one}) && executor.join({two}));
+  Drawn drawn;
+  const auto read_until = [&](const auto& done) {
+    std::vector<TokenEvent> events;
+    for (bool over = false; !over && !done();) {
+      events.clear();
+      over = executor.read(events, 20);
+      for (const TokenEvent& event : events) drawn[event.slot].push_back(event.token);
+    }
+  };
+  read_until([&] { return executor.is_free(1) && executor.is_free(2); });
+  read_until([&] { return drawn[1].size() == 8 && drawn[2].size() == 12; });
+  EXPECT(drawn[1] == alone.at(1) && drawn[2] == alone.at(2));
+  executor.truncate(1, 0);
+  EXPECT(executor.join({again}));
+  bool refused = false;
+  try {
+    executor.join({open});
+  } catch (const std::logic_error&) {
+    refused = true;
+  }
+  EXPECT(refused);
+  drawn.clear();
+  read_until([&] { return drawn[1].size() == 9; });
+  EXPECT(drawn[1] == second);
+  executor.leave(0);
+  EXPECT(drain(executor)[0] == std::vector<int32_t>{kGone});
+  EXPECT(executor.is_free(0) && !executor.join({again}));
+
+  // One that leaves amid its answer, and goes on in another epoch.
+  clear(executor);
+  const Advance whole = advance(0, prompt(20, 4), 40);
+  const std::vector<int32_t> all = draw(executor, {whole})[0];
+  clear(executor);
+  executor.start({whole});
+  std::vector<TokenEvent> events;
+  while (events.size() < 3) executor.read(events, 20);
+  executor.leave(0);
+  while (!executor.read(events, 20)) {
+  }
+  std::vector<int32_t> parts;
+  for (const TokenEvent& event : events) {
+    if (event.token != kGone) parts.push_back(event.token);
+  }
+  if (parts.size() < all.size()) {
+    const int left = static_cast<int>(all.size() - parts.size());
+    const std::vector<int32_t> rest = draw(executor, {advance(0, {parts.back()}, left)})[0];
+    parts.insert(parts.end(), rest.begin(), rest.end());
+  }
+  EXPECT(parts == all);
+}
+
 void test_trace(Executor& executor, const Plan& plan) {
   clear(executor);
   executor.set_trace(true);

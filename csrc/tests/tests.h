@@ -9,6 +9,7 @@ namespace monolane {
 Drawn test_batch(Executor& executor);  // returns what each request draws
 void test_yield(Executor& executor);
 void test_beside(Executor& executor);
+void test_join(Executor& executor);
 void test_rollback(Executor& executor, int32_t vocab);
 void test_trace(Executor& executor, const Plan& plan);
 void test_adapters(Executor& executor, const Drawn& plain);

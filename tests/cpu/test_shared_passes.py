@@ -88,6 +88,18 @@ def test_a_short_prompt_does_not_wait_for_long_ones(executor: CpuExecutor) -> No
     assert [event.slot for event in events if event.slot != 4] == [0, 1, 2, 3]
 
 
+def test_of_equal_prompts_that_comes_first_which_wants_the_fewest_tokens(
+    executor: CpuExecutor,
+) -> None:
+    """So 63 streams that begin anew at once do not keep a chat of one token from its pass."""
+    streams = [asked(slot, 10, 20) for slot in range(SLOTS - 1)]
+    # The first pass has 64 rows: the chat's ten, and those of the first five streams whole.
+    assert not drawn_before(run(executor, asked(SLOTS - 1, 10, 1), *streams[::-1]), SLOTS - 1)
+    events = run(executor, *streams, asked(SLOTS - 1, 10, 1))
+    assert set(drawn_before(events, SLOTS - 1).values()) <= {1}
+    assert sum(drawn_before(events, SLOTS - 1).values()) <= 5
+
+
 def test_a_long_prompt_does_not_wait_for_many_short_ones(executor: CpuExecutor) -> None:
     events = run(executor, asked(0, 600, 1), *(asked(slot, 32, 1) for slot in range(1, SLOTS)))
     # It has half of each pass: so it is through with the nineteenth of 63.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from monolane.engine._shared_executor import Request, SharedExecutor
-from monolane.executor_api import Advance, Executor, Guide, TokenEvent
+from monolane.executor_api import GONE, Advance, Executor, Guide, TokenEvent
 
 PATIENCE = 60.0  # seconds that a step may take
 
@@ -212,6 +212,93 @@ def test_who_comes_or_goes_while_an_epoch_begins_waits_for_nothing() -> None:
     reader.join(PATIENCE)
     assert free
     assert executor.serves == [[0], [1]]
+
+
+class OpenExecutor(HeldExecutor):
+    """Others may join an epoch, and leave it; it may close, which nobody knows yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = True
+        self.joined: list[int] = []
+        self.left: queue.Queue[int] = queue.Queue()
+
+    def join(self, advances: Sequence[Advance]) -> bool:
+        self.joined += [advance.slot for advance in advances] if self.open else []
+        return self.open
+
+    def leave(self, slot: int) -> bool:
+        self.left.put(slot)
+        return True
+
+    def read(self, seconds: float) -> bool:
+        with contextlib.suppress(queue.Empty):
+            self.kept = [TokenEvent(self.left.get(timeout=0.01), GONE, 1)]
+        return self.interrupted.is_set()
+
+
+def test_who_comes_joins_the_epoch_and_who_goes_leaves_it() -> None:
+    """While it runs, and while it begins: nobody ends it for another."""
+    executor = OpenExecutor()
+    shared = SharedExecutor(executor)
+    executor.may_begin.clear()
+    first = shared.start(Advance(slot=0, token_ids=(5,), budget=9))
+    reader = thread(first.read)
+    assert executor.begun.acquire(timeout=PATIENCE)
+    second = shared.start(Advance(slot=1, token_ids=(6,), budget=9))
+    executor.may_begin.set()
+    other = thread(second.read)
+    first.stop()
+    reader.join(PATIENCE)
+    third = shared.start(Advance(slot=0, token_ids=(5,), budget=9))
+    third.cancel()
+    assert third.read() == []
+    third.stop()
+    assert other.is_alive()
+    assert executor.serves == [[0]]
+    assert executor.joined == [1, 0]
+    assert not executor.interrupted.is_set()
+    second.cancel()
+    other.join(PATIENCE)
+    assert not other.is_alive()
+
+
+def test_who_comes_as_an_epoch_closes_is_served_by_the_next() -> None:
+    executor = OpenExecutor()
+    shared = SharedExecutor(executor)
+    first = shared.start(Advance(slot=0, token_ids=(5,), budget=9))
+    readers = [thread(first.read)]
+    assert executor.begun.acquire(timeout=PATIENCE)
+    while not shared._running:
+        pass
+    executor.open = False
+    second = shared.start(Advance(slot=1, token_ids=(6,), budget=9))
+    readers.append(thread(second.read))
+    assert executor.begun.acquire(timeout=PATIENCE)
+    for request in (first, second):
+        request.cancel()
+    for reader in readers:
+        reader.join(PATIENCE)
+    assert executor.serves == [[0], [0, 1]]
+
+
+def test_a_rest_ends_with_the_last_token_alone() -> None:
+    executor = Passes()
+    shared = SharedExecutor(executor)
+    first, second = (shared.start(Advance(slot=i, token_ids=(1,), budget=3)) for i in (0, 1))
+    reader = thread(lambda: [second.read() for _ in range(3)])
+    rests = thread(lambda: first.rest(PATIENCE))
+    for _ in range(2):
+        executor.passes.put(0)
+        executor.passes.put(1)
+    rests.join(0.1)
+    assert rests.is_alive()
+    executor.passes.put(0)
+    rests.join(PATIENCE / 2)
+    assert not rests.is_alive()
+    assert len(first.read()) == 3
+    executor.passes.put(1)
+    reader.join(PATIENCE)
 
 
 def thread(target: Callable[[], object]) -> threading.Thread:

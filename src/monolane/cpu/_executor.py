@@ -335,14 +335,19 @@ class CpuExecutor(Executor):
         packed = pack(advances)
         self._need_ranks()
         with our_errors():
-            self._core.start(
-                packed.records.tobytes(),
-                packed.tokens,
-                packed.stops,
-                packed.biases.tobytes(),
-                packed.history,
-                packed.earlier,
-            )
+            self._core.start(*packed.lists())
+
+    def join(self, advances: Sequence[Advance]) -> bool:
+        """Have more slots take part in the epoch from its next pass on; return whether they do."""
+        packed = pack(advances)
+        with our_errors():
+            return self._core.join(*packed.lists())
+
+    def leave(self, slot: int) -> bool:
+        """Have a slot take no part in the next pass. Returns True."""
+        with our_errors():
+            self._core.leave(slot)
+        return True
 
     def read(self, seconds: float) -> bool:
         """Wait for tokens, and keep them; return whether the epoch is over."""

@@ -1,6 +1,8 @@
 """Several requests on an executor that runs one epoch at a time.
 
-A request that comes or goes interrupts the epoch, which ends within one pass; the next one begins
+Requests come and go while it runs (continuous batching): one joins the epoch from its next pass on,
+and leaves it when it is cancelled. Where an executor can do neither, or something is to be
+done between epochs, the epoch is interrupted, which ends it within one pass; the next one begins
 with the requests that are there then. Results do not change by it: a token depends on its own
 sequence alone, bit by bit.
 
@@ -22,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.errors import BackendError
-from monolane.executor_api import NO_TOKEN, Advance, Executor, Guide, Kept, TokenEvent
+from monolane.executor_api import GONE, NO_TOKEN, Advance, Executor, Guide, Kept, TokenEvent
 
 # How long one wait for tokens may keep Python from seeing a Ctrl-C, in seconds.
 _PATIENCE = 0.1
@@ -43,6 +45,7 @@ class _State:
     events: list[TokenEvent] = field(default_factory=list)  # not yet taken
     done: bool = False
     cancelled: bool = False  # to take no further part; the executor may still hold its slot
+    resting: bool = False  # its reader lets tokens gather: it is woken for the last alone
     error: BaseException | None = None
 
     def __post_init__(self) -> None:
@@ -67,7 +70,14 @@ class _State:
 
     def take(self, event: TokenEvent) -> None:
         """Note a token, or that there is none, and wake who waits for it."""
-        self.changed.notify()
+        self._note(event)
+        if self.done or not self.resting:
+            self.changed.notify()
+
+    def _note(self, event: TokenEvent) -> None:
+        if event.token_id == GONE:
+            self.done = True
+            return
         if event.token_id == NO_TOKEN:
             self.done, self.error = True, no_token_error()
             return
@@ -154,8 +164,13 @@ class SharedExecutor:
         with self._changed:
             # Where a rank was lost since, the slot is empty, and all is fed again.
             begin = len(advance.history) or self.executor.length(advance.slot)
-            self._requests[advance.slot] = _State(advance, begin, threading.Condition(self._lock))
-            self._interrupt()
+            request = _State(advance, begin, threading.Condition(self._lock))
+            self._requests[advance.slot] = request
+            try:
+                self._admit([request])
+            except BaseException:
+                del self._requests[advance.slot]
+                raise
         return Request(self, advance.slot)
 
     def close(self) -> None:
@@ -198,6 +213,18 @@ class SharedExecutor:
                 raise request.error
             return events
 
+    def rest(self, slot: int, seconds: float) -> None:
+        """Let tokens of a slot gather for so long, or until its last one has come."""
+        with self._changed:
+            request = self._requests[slot]
+            if request.done or request.cancelled:
+                return
+            request.resting = True
+            try:
+                request.changed.wait(seconds)
+            finally:
+                request.resting = False
+
     def guide(self, slot: int, guide: Guide) -> None:
         """Say what may come next in a guided slot."""
         with self._changed:
@@ -213,28 +240,55 @@ class SharedExecutor:
             if request is None or request.done:
                 return
             request.cancelled = True
-            if request.inside:
-                self._interrupt()
+            self._dismiss(request)
             request.changed.notify()
 
     def stop(self, slot: int) -> None:
         """Take a request out, and wait until the executor has let go of its slot."""
         with self._changed:
-            request = self._requests.pop(slot)
-            if request.inside and not request.done:
-                self._interrupt()
+            request = self._requests[slot]
+            request.cancelled = True
+            self._dismiss(request)
             try:
                 while request.inside and not request.done:
                     self._turn()
+                del self._requests[slot]
                 while self._running and not self._requests:  # it ends at once, and an idle engine
                     self._turn()  # has none
             finally:
+                self._requests.pop(slot, None)
                 self._pass_on()
 
     def _interrupt(self) -> None:
         if self._running:
             self.executor.interrupt()
         self._outdated = True
+
+    def _admit(self, requests: Sequence[_State]) -> None:
+        """Have requests join the epoch that runs; or be served by the next, without a long wait."""
+        if self._running and requests:
+            if self.executor.join([self._rest(request) for request in requests]):
+                for request in requests:
+                    request.inside = True
+                self._inside += requests
+                self._guide(requests)
+            else:
+                self._interrupt()
+
+    def _dismiss(self, request: _State) -> None:
+        """Have a request that was cancelled leave the epoch that serves it, or begins to."""
+        if request.inside and not request.done and self._running:
+            if not self.executor.leave(request.advance.slot):
+                self._interrupt()
+
+    def _rest(self, request: _State) -> Advance:
+        return request.rest(self.executor.length(request.advance.slot))
+
+    def _guide(self, requests: Sequence[_State]) -> None:
+        """Post anew what is left of guides that came before the epoch."""
+        for request in requests:
+            if request.guide is not None:
+                self.executor.guide(request.advance.slot, request.guide)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -294,15 +348,14 @@ class SharedExecutor:
         if isinstance(error, KeyboardInterrupt):
             raise error
 
+    def _waiting(self) -> list[_State]:
+        """Return the requests that no epoch serves, and that want one."""
+        every = self._requests.values()
+        return [one for one in every if not (one.inside or one.done or one.cancelled)]
+
     def _begin(self) -> None:
-        self._inside = [
-            request
-            for request in self._requests.values()
-            if not request.done and not request.cancelled
-        ]
-        rests = [
-            request.rest(self.executor.length(request.advance.slot)) for request in self._inside
-        ]
+        self._inside = self._waiting()
+        rests = [self._rest(request) for request in self._inside]
         for request in self._inside:
             request.inside = True
         self._outdated = False
@@ -320,11 +373,15 @@ class SharedExecutor:
         except BaseException:
             self._leave()
             raise
-        for request in self._inside:
-            if request.guide is not None:
-                self.executor.guide(request.advance.slot, request.guide)
+        self._guide(self._inside)
         if self._outdated:
             self.executor.interrupt()
+            return
+        # Who has come and gone while it began.
+        for request in self._inside:
+            if request.cancelled:
+                self._dismiss(request)
+        self._admit(self._waiting())
 
     def _hand_out(self, events: list[TokenEvent]) -> None:
         for event in events:
@@ -360,6 +417,11 @@ class Request:
         A failure of the executor is raised here, after the tokens that came before it.
         """
         return self._shared.read(self._slot) if self._open else []
+
+    def rest(self, seconds: float) -> None:
+        """Let tokens gather for so long, or until the last one has come."""
+        if self._open:
+            self._shared.rest(self._slot, seconds)
 
     def guide(self, guide: Guide) -> None:
         """Say what may come next: once at first, then once after each draw."""

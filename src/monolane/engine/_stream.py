@@ -106,6 +106,11 @@ class Stream(Iterator[Piece]):
         if self.finish_reason is None:
             self.finish_reason = "cancelled"
 
+    def rest(self, seconds: float) -> None:
+        """Let tokens gather for so long, or until the last has come; by who reads the pieces."""
+        if self._request is not None:
+            self._request.rest(seconds)
+
     def cancel(self) -> None:
         """Have the decode stop within one token, from any thread; the pieces end there.
 

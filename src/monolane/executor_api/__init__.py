@@ -28,7 +28,7 @@ from monolane.executor_api._rank_addresses import (
 )
 from monolane.executor_api._request import AUTO_DRAFTS, TEXT_END, Advance, Guide
 from monolane.executor_api._saved_kv import Kept, KeptBytes, bytes_of
-from monolane.executor_api._token import NO_TOKEN, TokenEvent, TokenLogprob, describe_logprobs
+from monolane.executor_api._token import GONE, NO_TOKEN, TokenEvent, TokenLogprob, describe_logprobs
 
 __all__ = [
     "ADVANCE",
@@ -36,6 +36,7 @@ __all__ = [
     "BIAS",
     "DRAW",
     "MAX_LOGPROBS",
+    "GONE",
     "NO_TOKEN",
     "SETUP",
     "SPAN",

@@ -8,6 +8,7 @@ crosses as soon as it is a field of ``Draw``, and an option of loading as one of
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from monolane._loading import Loading
 from monolane._options import numbers_of
 from monolane._structs import CPP, Field, Struct
 from monolane.executor_api._request import DRAFTERS, Advance
-from monolane.executor_api._token import NO_TOKEN, TokenEvent, TokenLogprob
+from monolane.executor_api._token import GONE, NO_TOKEN, TokenEvent, TokenLogprob
 
 MAX_LOGPROBS = 20  # alternatives reported with a token at most, as in the OpenAI API
 
@@ -81,7 +82,7 @@ TOKEN = Struct(
     (
         Field("time_ns", "i64", "of CLOCK_MONOTONIC, as Python's time.perf_counter_ns"),
         Field("slot", "i32", "whose token it is"),
-        Field("token", "i32", "its id; kNoToken: its logits have no finite peak"),
+        Field("token", "i32", "its id, or kNoToken or kGone; see TokenEvent"),
         Field("logprob", "f32", "of the token, under the model itself; NaN if not asked for"),
         Field("drafted", "i32", "tokens drafted for its pass, with the first that this gave"),
         Field("accepted", "i32", "which of them it is, from 1 on; 0: none"),
@@ -126,6 +127,11 @@ class PackedAdvances:
     biases: npt.NDArray[np.void]  # BIAS
     history: npt.NDArray[np.uint32]
     earlier: npt.NDArray[np.uint32]
+
+    def lists(self) -> tuple[Any, ...]:
+        """Return them as the CPU core takes them: records as bytes, lists as arrays."""
+        records, biases = self.records.tobytes(), self.biases.tobytes()
+        return records, self.tokens, self.stops, biases, self.history, self.earlier
 
 
 def pack(advances: Sequence[Advance]) -> PackedAdvances:
@@ -216,7 +222,7 @@ def cpp_header() -> str:
     described = (DRAW, BIAS, ADVANCE, TOKEN, SPAN, SETUP)
     structs = [struct.declare(CPP) for struct in described]
     structs.insert(1, plain_draw(Draw))
-    numbers = {"max_logprobs": MAX_LOGPROBS, "no_token": NO_TOKEN}
+    numbers = {"max_logprobs": MAX_LOGPROBS, "no_token": NO_TOKEN, "gone": GONE}
     constants = "".join(
         f"constexpr int32_t {CPP.member(name)} = {value};\n" for name, value in numbers.items()
     )

@@ -25,8 +25,8 @@ from monolane.executor_api._token import TokenEvent
 class Executor(ABC):
     """A model with ``slots`` sequences of up to ``context`` tokens each.
 
-    Used by one thread at a time, but for ``interrupt`` and ``guide``, which may come from any
-    thread while another reads, and for what is done to a slot that ``is_free``.
+    Used by one thread at a time, but for ``interrupt``, ``guide``, ``join`` and ``leave``, which may
+    come from any thread while another reads, and for what is done to a slot that ``is_free``.
     """
 
     name: str
@@ -144,6 +144,25 @@ class Executor(ABC):
     @abstractmethod
     def start(self, advances: Sequence[Advance]) -> None:
         """Begin an epoch, and return at once. The slots belong to it until it is over."""
+
+    def join(self, advances: Sequence[Advance]) -> bool:
+        """Have more slots, which are free, take part in the epoch from its next pass on.
+
+        Return whether they do: then they belong to it as if it had begun with them, and where it
+        ends before that, nothing of them was fed. False where the epoch is over, or an executor
+        takes nobody in: then the next one has to begin with them.
+        """
+        del advances
+        return False
+
+    def leave(self, slot: int) -> bool:
+        """Have a slot take no part in the next pass; what it drew until then is still to be read.
+
+        Then GONE comes in a token's place, and the slot is free, unless its last token, or the
+        end of the epoch, is earlier. Return whether an executor can; else ``interrupt`` has to do.
+        """
+        del slot
+        return False
 
     @abstractmethod
     def read(self, seconds: float) -> bool:

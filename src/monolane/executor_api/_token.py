@@ -8,6 +8,7 @@ import numpy.typing as npt
 # In a token's place where its logits have no finite peak: NaN is among them, or the largest is
 # infinite. The weights are broken, or too large for the arithmetic. It ends its sequence.
 NO_TOKEN = -1
+GONE = -2  # in a token's place where a slot was to leave its epoch, and has
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class TokenEvent:
     """A token as it leaves an epoch. A pass that accepts several tokens gives several events."""
 
     slot: int
-    token_id: int  # or NO_TOKEN
+    token_id: int  # or NO_TOKEN, or GONE
     time_ns: int  # time.perf_counter_ns() when it was drawn
     logprob: TokenLogprob | None = None
     drafted: int = 0  # tokens that were drafted for its pass, with the first that the pass gave
