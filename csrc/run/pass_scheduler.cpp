@@ -59,26 +59,12 @@ void PassScheduler::begin_epoch(std::vector<Advance> advances, bool open, OnToke
   open_ = open;
 }
 
-void PassScheduler::free_slots() {
-  const std::scoped_lock lock(joining_);
-  open_ = false;
-  joined_.clear();
-  std::ranges::fill(busy_, false);
-}
-
 // What takes long of a slot's beginning, and needs nothing that the leader writes.
 PassScheduler::Running PassScheduler::make_running(Advance advance) const {
   f_.cache.reach(advance.slot, f_.sequences.length(advance.slot) + advance.tokens.size());
   Running running{.advance = std::move(advance)};
   look_back(running);
   return running;
-}
-
-// Forgets what was posted for a slot in an earlier epoch, or for its last request in this one.
-void PassScheduler::forget_posts(const Advance& advance) {
-  delete guides_[advance.slot].exchange(nullptr, std::memory_order_acq_rel);
-  leaving_[advance.slot].store(false, std::memory_order_relaxed);
-  guided_[advance.slot].store(advance.guided, std::memory_order_relaxed);
 }
 
 void PassScheduler::admit(Running running) {
@@ -89,70 +75,6 @@ void PassScheduler::admit(Running running) {
                        static_cast<size_t>(advance.prompt), advance.earlier);
   }
   running_.push_back(std::move(running));
-}
-
-bool PassScheduler::join(std::vector<Advance> advances) {
-  check(advances);
-  for (const Advance& advance : advances) {
-    if (!is_free(advance.slot)) throw std::logic_error("join: expected slots that are free");
-  }
-  std::vector<Running> made;
-  made.reserve(advances.size());
-  for (Advance& advance : advances) {
-    forget_posts(advance);
-    made.push_back(make_running(std::move(advance)));
-  }
-  {
-    const std::scoped_lock lock(joining_);
-    if (!open_) return false;
-    for (Running& running : made) {
-      busy_[running.advance.slot] = true;
-      joined_.push_back(std::move(running));
-    }
-  }
-  call_leader();
-  return true;
-}
-
-void PassScheduler::leave(int slot) {
-  leaving_[slot].store(true, std::memory_order_release);
-  call_leader();
-}
-
-// ---- By the leader, between two passes ----
-
-void PassScheduler::admit_joined() {
-  const std::scoped_lock lock(joining_);
-  if (joined_.empty()) return;
-  std::erase_if(running_, [](const Running& running) { return running.done; });
-  for (Running& running : joined_) admit(std::move(running));
-  joined_.clear();
-}
-
-// Ends what was asked to leave: the slot is its reader's, once told.
-void PassScheduler::end_leaving() {
-  for (Running& running : running_) {
-    const int32_t slot = running.advance.slot;
-    if (running.done || !leaving_[slot].load(std::memory_order_acquire)) continue;
-    // It gives its last token back, as at the end of an epoch.
-    if (running.parked) f_.sequences.set_length(slot, f_.sequences.length(slot) - 1);
-    running.parked = false;
-    running.done = true;
-    TokenEvent event{};
-    event.slot = slot;
-    event.token = kGone;
-    event.logprob = std::numeric_limits<float>::quiet_NaN();
-    event.time_ns = now_ns();
-    send_off(running, event);
-  }
-}
-
-// Ends the epoch for those that would join it, unless some just have.
-bool PassScheduler::close_unless_joined() {
-  const std::scoped_lock lock(joining_);
-  if (!joined_.empty()) return false;
-  open_ = false;
-  return true;
 }
 
 void PassScheduler::script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws) {
@@ -348,9 +270,7 @@ void PassScheduler::draft() {
   for (Running& running : running_) {
     if (!ask_for_drafts(running, rows, reading)) running.draft.clear();
   }
-  if (!asks_.empty())
-    speculation_.draft_jointly(
-        asks_, rows, [this] { lend_workers(); }, yield_);
+  if (!asks_.empty()) speculation_.draft_jointly(asks_, rows, [this] { lend_workers(); }, yield_);
   drafts_.clear();
   for (Running& running : running_) {
     Draft& draft = running.draft;

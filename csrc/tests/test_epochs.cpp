@@ -148,6 +148,7 @@ void test_join(Executor& executor) {
   EXPECT(drawn[1] == second);
   executor.leave(0);
   EXPECT(drain(executor)[0] == std::vector<int32_t>{kGone});
+  executor.truncate(1, 0);
   EXPECT(executor.is_free(0) && !executor.join({again}));
 
   // One that leaves amid its answer, and goes on in another epoch.

@@ -151,6 +151,14 @@ class Executor:
         Begin an epoch: AdvanceRecord of each slot, and the lists of which they name parts.
         """
 
+    def join(self, advances: bytes, tokens: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], stops: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], biases: bytes, history: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], earlier: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> bool:
+        """
+        Have more slots take part in the epoch from its next pass on; return whether they do.
+        """
+
+    def leave(self, slot: int) -> None:
+        """Have a slot take no part in the epoch's next pass."""
+
     def guide(self, slot: int, forced: Sequence[int], mask: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> None:
         """
         Say what comes next in a guided slot: tokens that are given, then a draw under a mask, uint32 [ceil(V / 32)], bit t % 32 of word t / 32 for token t; None: the answer ends.

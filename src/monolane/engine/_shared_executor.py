@@ -277,9 +277,9 @@ class SharedExecutor:
 
     def _dismiss(self, request: _State) -> None:
         """Have a request that was cancelled leave the epoch that serves it, or begins to."""
-        if request.inside and not request.done and self._running:
-            if not self.executor.leave(request.advance.slot):
-                self._interrupt()
+        served = request.inside and not request.done and self._running
+        if served and not self.executor.leave(request.advance.slot):
+            self._interrupt()
 
     def _rest(self, request: _State) -> Advance:
         return request.rest(self.executor.length(request.advance.slot))

@@ -25,8 +25,8 @@ from monolane.executor_api._token import TokenEvent
 class Executor(ABC):
     """A model with ``slots`` sequences of up to ``context`` tokens each.
 
-    Used by one thread at a time, but for ``interrupt``, ``guide``, ``join`` and ``leave``, which may
-    come from any thread while another reads, and for what is done to a slot that ``is_free``.
+    Used by one thread at a time, but for ``interrupt``, ``guide``, ``join`` and ``leave``, which
+    may come from any thread while another reads, and for what is done to a slot that ``is_free``.
     """
 
     name: str
