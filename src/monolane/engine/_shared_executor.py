@@ -46,6 +46,7 @@ class _State:
     done: bool = False
     cancelled: bool = False  # to take no further part; the executor may still hold its slot
     resting: bool = False  # its reader lets tokens gather: it is woken for the last alone
+    stopping: bool = False  # its reader waits until the executor lets go of its slot
     error: BaseException | None = None
 
     def __post_init__(self) -> None:
@@ -54,7 +55,9 @@ class _State:
 
     @property
     def pending(self) -> bool:
-        """Whether there is nothing to tell yet."""
+        """Whether there is nothing to tell its reader yet."""
+        if self.stopping:
+            return self.inside and not self.done
         return not self.events and not self.done and not self.cancelled
 
     def rest(self, length: int) -> Advance:
@@ -71,7 +74,7 @@ class _State:
     def take(self, event: TokenEvent) -> None:
         """Note a token, or that there is none, and wake who waits for it."""
         self._note(event)
-        if self.done or not self.resting:
+        if self.done or not (self.resting or self.stopping):
             self.changed.notify()
 
     def _note(self, event: TokenEvent) -> None:
@@ -247,11 +250,11 @@ class SharedExecutor:
         """Take a request out, and wait until the executor has let go of its slot."""
         with self._changed:
             request = self._requests[slot]
-            request.cancelled = True
+            request.cancelled = request.stopping = True
             self._dismiss(request)
             try:
-                while request.inside and not request.done:
-                    self._turn()
+                while request.pending:
+                    self._turn(request)
                 del self._requests[slot]
                 while self._running and not self._requests:  # it ends at once, and an idle engine
                     self._turn()  # has none
@@ -401,6 +404,8 @@ class SharedExecutor:
         """Have nobody take part any more, also who has been taken out of the requests since."""
         for request in self._inside:
             request.inside = False
+            if request.stopping:
+                request.changed.notify()
         self._inside = []
 
 
