@@ -118,7 +118,8 @@ def test_a_turn_reads_what_is_new(start: Callable[..., Any], folder: Path, tmp_p
         assert reply.status_code == 200, reply.text
         found = reply.json()
         message = found["choices"][0]["message"]
-        calls += len(message.get("tool_calls") or ())
+        if "tool_choice" in body:  # else it may call by chance, in 3 of 100 runs
+            calls += len(message.get("tool_calls") or ())
         answer.append(message)
         usage = found["usage"]
         assert usage["prompt_tokens"] == len(ids)
