@@ -263,6 +263,20 @@ def test_who_comes_joins_the_epoch_and_who_goes_leaves_it() -> None:
     assert not other.is_alive()
 
 
+def test_nothing_is_kept_of_who_has_gone_while_the_epoch_goes_on() -> None:
+    executor = OpenExecutor()
+    shared = SharedExecutor(executor)
+    first = shared.start(Advance(slot=0, token_ids=(5,), budget=9))
+    reader = thread(first.read)
+    assert executor.begun.acquire(timeout=PATIENCE)
+    for _ in range(9):
+        shared.start(Advance(slot=1, token_ids=(6,), budget=9)).stop()
+    assert [request.advance.slot for request in shared._inside] == [0]
+    assert executor.serves == [[0]]
+    first.cancel()
+    reader.join(PATIENCE)
+
+
 def test_who_comes_as_an_epoch_closes_is_served_by_the_next() -> None:
     executor = OpenExecutor()
     shared = SharedExecutor(executor)

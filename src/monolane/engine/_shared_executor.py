@@ -1,10 +1,10 @@
 """Several requests on an executor that runs one epoch at a time.
 
 Requests come and go while it runs (continuous batching): one joins the epoch from its next pass on,
-and leaves it when it is cancelled. Where an executor can do neither, or something is to be
-done between epochs, the epoch is interrupted, which ends it within one pass; the next one begins
-with the requests that are there then. Results do not change by it: a token depends on its own
-sequence alone, bit by bit.
+and leaves it when it is cancelled. Where an executor can do neither, or something is to be done
+between epochs, the epoch is interrupted, which ends it within one pass; the next one begins with
+the requests that are there then. Results do not change by it: a token depends on its own sequence
+alone, bit by bit.
 
 No thread is set aside for this: one of the threads that wait for tokens reads the executor for all.
 It does so without the lock, and so does whoever begins an epoch or acts between two: ranks that
@@ -255,6 +255,9 @@ class SharedExecutor:
             try:
                 while request.pending:
                     self._turn(request)
+                if request.inside:  # an epoch may go on for days
+                    request.inside = False
+                    self._inside.remove(request)
                 del self._requests[slot]
                 while self._running and not self._requests:  # it ends at once, and an idle engine
                     self._turn()  # has none
@@ -425,7 +428,7 @@ class Request:
 
     def rest(self, seconds: float) -> None:
         """Let tokens gather for so long, or until the last one has come."""
-        if self._open:
+        if self._open and seconds > 0:
             self._shared.rest(self._slot, seconds)
 
     def guide(self, guide: Guide) -> None:
