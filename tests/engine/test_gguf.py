@@ -91,10 +91,13 @@ def test_logits_and_tokens_are_those_of_transformers(
         if "Llama 3" in case:
             assert isinstance(engine.config.rotary.scaling, PairScaling)
     # As in tests/engine/test_dense.py, for at most 7 layers: products in a row whose sums have at
-    # most 96 terms, in two evaluations; angles of up to 40 radians that are rounded differently.
+    # most 96 terms, or twice as many in a wide MLP, in two evaluations; angles of up to 40 radians
+    # that are rounded differently. Embeddings of each layer are two products more.
     layers = theirs.config.num_hidden_layers
-    products = 4 * layers + 1
-    sums, angles = 6 * np.sqrt(2 * products * 96), 6 * layers * TOKENS * np.sqrt(3)
+    own = bool(getattr(theirs.config, "hidden_size_per_layer_input", 0))
+    terms = 192 if getattr(theirs.config, "use_double_wide_mlp", False) else 96
+    products = (4 + 2 * own) * layers + 1 + own
+    sums, angles = 6 * np.sqrt(2 * products * terms), 6 * layers * TOKENS * np.sqrt(3)
     assert np.abs(found - wanted).max() < (sums + angles) * 2.0**-24 * wanted.std()
     assert wanted.std() > 0.5  # logits near zero would agree whatever the model did
     assert list(answer.token_ids) == tokens
