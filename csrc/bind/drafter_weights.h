@@ -121,13 +121,14 @@ inline EagleWeights eagle_of(const DraftParts::Matrices& matrices,
 
 // Matrices fc, and those of each layer; norms of what is read and of the head, frequencies, and of
 // each layer norms of the stream, the MLP, queries and keys; sizes D, F, H, K, h, n, B and the
-// mask's token; of each layer its window or 0.
+// mask's token, and of DSpark V, r and whether there is a confidence; of each layer its window or
+// 0. Of DSpark behind them the matrices in and out [V, r], and the confidence [D + r + 1].
 inline DflashWeights dflash_of(const DraftParts::Matrices& matrices,
                                const DraftParts::Vectors& vectors, const std::vector<int>& sizes,
                                const std::vector<int>& windows, float norm_eps, float amplitude,
                                bool causal) {
-  if (sizes.size() != 8 || windows.empty()) {
-    refuse("heads: expected 8 sizes and some layers of a DFlash drafter");
+  if (sizes.size() != 11 || windows.empty()) {
+    refuse("heads: expected 11 sizes and some layers of a DFlash drafter");
   }
   const int64_t hidden = sizes[0], given = sizes[5] * hidden;
   DraftParts parts(matrices, vectors);
@@ -149,6 +150,12 @@ inline DflashWeights dflash_of(const DraftParts::Matrices& matrices,
     layer.key_norm = parts.vector(found.shape.head_dim);
     layer.window = window;
     found.layers.push_back(layer);
+  }
+  if (const int64_t vocab = sizes[8], rank = sizes[9]; rank > 0) {
+    found.markov = {.rank = rank,
+                    .in = parts.matrix(vocab, rank),
+                    .out = parts.matrix(vocab, rank),
+                    .confidence = sizes[10] != 0 ? parts.vector(hidden + rank + 1) : nullptr};
   }
   parts.check_end();
   return found;

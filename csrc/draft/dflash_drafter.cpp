@@ -34,6 +34,7 @@ DflashDrafter::DflashDrafter(const Kernels& kernels, const Matrix& embedding, fl
       hidden_(weights.shape.hidden),
       streams_(weights.streams),
       block_(checked_block(weights, embedding.rows)),
+      drafted_(weights.markov.rank > 0 ? block_ : block_ - 1),
       mask_(weights.mask),
       causal_(weights.causal),
       norm_eps_(weights.shape.norm_eps),
@@ -46,6 +47,9 @@ DflashDrafter::DflashDrafter(const Kernels& kernels, const Matrix& embedding, fl
       layers_(kernels, weights.shape, weights.layers, workers, slots, DraftLayers::kStepRows,
               context + block_, steps_) {
   for (const float* norm : weights.input_norms) input_norms_.emplace_back(norm, norm + hidden_);
+  if (weights.markov.rank > 0) {
+    markov_ = std::make_unique<MarkovHead>(kernels, weights.markov, embedding.rows, hidden_);
+  }
   given_ = room_of(DraftLayers::kStepRows * streams_ * hidden_);
   logits_ = room_of(DraftLayers::kStepRows * embedding.rows);
 }
@@ -78,8 +82,8 @@ void DflashDrafter::add_block(const DraftAsk& ask) {
     layers_.add({slot, place, causal_ ? place + 1 : end});
     tokens_.push_back(place == begin ? ask.tokens->back() : mask_);
   }
-  const int64_t most = std::min(static_cast<int64_t>(ask.most), block_ - 1);
-  for (int64_t i = 1; i <= most; ++i) wanted_.push_back(first + i);
+  const int64_t most = std::min(static_cast<int64_t>(ask.most), drafted_);
+  for (int64_t i = 0; i < most; ++i) wanted_.push_back(first + block_ - drafted_ + i);
   drawn_.push_back(&ask);
 }
 
@@ -94,20 +98,28 @@ void DflashDrafter::go_on_from_step() {
 }
 
 void DflashDrafter::draw_tokens() {
-  const float* logits = logits_->as<float>();
+  const float *logits = logits_->as<float>(), *read = layers_.input(0);
   const int64_t vocab = embedding_.rows;
   for (const DraftAsk* ask : drawn_) {
-    const int64_t most = std::min(static_cast<int64_t>(ask->most), block_ - 1);
+    const int64_t most = std::min(static_cast<int64_t>(ask->most), drafted_);
     uint32_t drafted = 0;
+    int32_t before = ask->tokens->back();
     bool more = true;
-    for (int64_t i = 0; i < most; ++i, logits += vocab) {
+    for (int64_t i = 0; i < most; ++i, logits += vocab, read += hidden_) {
       if (!more) continue;
       const uint32_t position = static_cast<uint32_t>(ask->tokens->size()) + drafted;
-      const int32_t token = choice_.draw(logits, ask->advance->draw, position);
-      const float stated = chance_of(logits, static_cast<int32_t>(vocab), token);
-      more = steps_.go_on(*ask, token, stated, drafted);
+      const MarkovHead::Drawn drawn = draw(logits, read, before, ask->advance->draw, position);
+      more = steps_.go_on(*ask, drawn.token, drawn.stated, drafted);
+      before = drawn.token;
     }
   }
+}
+
+MarkovHead::Drawn DflashDrafter::draw(const float* logits, const float* read, int32_t before,
+                                      const Draw& draw, uint32_t position) {
+  if (markov_ != nullptr) return markov_->draw(logits, read, before, draw, position, choice_);
+  const int32_t token = choice_.draw(logits, draw, position);
+  return {token, chance_of(logits, static_cast<int32_t>(embedding_.rows), token)};
 }
 
 void DflashDrafter::draft(std::vector<DraftAsk>& asks, const GoOn& go_on,

@@ -5,7 +5,8 @@
 //                                             layer keeps a key and a value, and nothing else
 //   x = embeddings of [the last token, mask, mask, ...], B rows, which are computed at once: each
 //       layer attends over the keys of all c, and of all rows (causal: of those up to its own)
-//   logits = the model's head of norm(x): row i >= 1 is the token i places behind the last one
+//   logits = the model's head of norm(x): row i >= 1 is the token i places behind the last one;
+//            of DSpark row i >= 0 the token i + 1 places behind it, drawn as markov_head.h has it
 //
 // Its layers are computed in int8 by all workers (draft_layers.h), the head as the model's own is;
 // of its rows those alone that are wanted. The block's own keys are dropped: the next draft's take
@@ -23,6 +24,7 @@
 #include "draft/draft_layers.h"
 #include "draft/draft_steps.h"
 #include "draft/joint_drafter.h"
+#include "draft/markov_head.h"
 #include "draft/read_tokens.h"
 
 namespace monolane {
@@ -37,6 +39,7 @@ struct DflashWeights {
   int64_t streams, block;                  // n, B
   int32_t mask;                            // token
   bool causal;                             // within the block
+  MarkovWeights markov;                    // of DSpark
 };
 
 class DflashDrafter final : public JointDrafter {
@@ -58,7 +61,7 @@ class DflashDrafter final : public JointDrafter {
   void draft(std::vector<DraftAsk>& asks, const GoOn& go_on, const std::function<void()>& lend,
              const std::atomic<bool>& stop) override;
   void take_part(int worker) override;
-  size_t block() const override { return static_cast<size_t>(block_) - 1; }
+  size_t block() const override { return static_cast<size_t>(drafted_); }
   double cost(int sequences) const override { return steps_.cost(sequences); }
   double reading_cost(const DraftAsk& ask) const override { return reads_.cost(ask); }
 
@@ -67,6 +70,8 @@ class DflashDrafter final : public JointDrafter {
   void add_block(const DraftAsk& ask);
   void go_on_from_step();
   void draw_tokens();
+  MarkovHead::Drawn draw(const float* logits, const float* read, int32_t before, const Draw& draw,
+                         uint32_t position);
   void run_context(int worker);
   void run_block(int worker);
   void run_head(int worker);
@@ -76,6 +81,7 @@ class DflashDrafter final : public JointDrafter {
   const float embedding_scale_;
   const Head head_;
   const int64_t hidden_, streams_, block_;
+  const int64_t drafted_;  // tokens of a block: its last rows say them
   const int32_t mask_;
   const bool causal_;
   const float norm_eps_;
@@ -83,6 +89,7 @@ class DflashDrafter final : public JointDrafter {
   const std::vector<float> context_norm_, final_norm_;
   std::vector<std::vector<float>> input_norms_;
   const Int8Matrix fc_;
+  std::unique_ptr<MarkovHead> markov_;  // or null
 
   ReadTokens reads_;
   DraftSteps steps_;

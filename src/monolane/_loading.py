@@ -117,7 +117,8 @@ class Loading:
         None,
         help="Have a model with the same tokenizer draft tokens (CPU): int4 or int8, this one "
         "in fewer bits; mtp, its own layer that predicts further ahead; another as --model names "
-        "it; or a folder of heads, of an EAGLE-3 or DFlash drafter or of a Gemma 4 assistant.",
+        "it; or a folder of heads, of an EAGLE-3, DFlash or DSpark drafter, or of a Gemma 4 "
+        "assistant.",
         commands=(*_ENGINES, "bench", "verify"),
         refused={"cuda": _DRAFTED, "reference": _DRAFTED},
         auto="refuses",

@@ -1,4 +1,4 @@
-"""DFlash drafters from folders: what is computed, what is drafted, and what is refused.
+"""DFlash and DSpark drafters from folders: what is computed, what is drafted, and what is refused.
 
 No published drafter is at hand. Here are random ones in their authors' layout; what the authors'
 code computes is written down a second time with torch.
@@ -15,6 +15,7 @@ import pytest
 from monolane import Engine, SamplingParams
 from monolane.engine import ModelFiles
 from monolane.errors import CheckpointError, ConfigError, RequestError
+from monolane.executor_api import Advance
 from monolane.model import Dflash, Role, Weights
 from monolane.reference import ReferenceDflash, ReferenceModel, gumbel_noise
 from tests.drafters import ROUNDED, save_drafter
@@ -25,6 +26,8 @@ transformers = pytest.importorskip("transformers")
 qwen3 = pytest.importorskip("transformers.models.qwen3.modeling_qwen3")
 
 D, F, H, K, h, V, B = 64, 96, 4, 2, 32, 40, 5
+RANK = 6  # of a Markov head
+BEST = 256  # tokens of a row that it may draw (csrc/draft/markov_head.cpp)
 LAYERS, COUNT, STREAMS = 8, 2, 3  # of the model, of the drafter, and places of the stream
 MASK = 39
 IDS = (1, 3, 6)
@@ -67,18 +70,33 @@ WINDOWED = {
     "sliding_window": 12,
     "max_window_layers": 0,
 }
+DSPARK = OWN | {
+    "architectures": ["Qwen3DSparkModel"],
+    "dflash_config": None,
+    "markov_rank": RANK,
+    "markov_head_type": "vanilla",
+    "num_anchors": 512,
+}
+CONFIDENT = DSPARK | {"enable_confidence_head": True, "confidence_head_with_markov": True}
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "a window": WINDOWED,
     "causal": {"dflash_config": OWN | {"causal": True}},
     "short blocks": {"block_size": 3, "architectures": ["Qwen3DFlashDraftModel"]},
+    "DSpark": DSPARK,
+    "DSpark that is confident": CONFIDENT,
+    "DSpark of the embeddings": CONFIDENT
+    | {"target_layer_ids": [-1, 3, 6], "confidence_head_with_markov": False},
 }
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8]
 HOT, SEED = 8.0, 5
 
 
-def drafter_tensors(prefix: str = "") -> dict[str, Any]:
+def drafter_tensors(
+    prefix: str = "", vocab: int = V, kind: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """What a folder of a drafter holds, random."""
+    kind = kind or {}
     rng = np.random.default_rng(1)
 
     def make(*shape: int, mean: float = 0.0) -> Any:
@@ -104,6 +122,19 @@ def drafter_tensors(prefix: str = "") -> dict[str, Any]:
             f"{layer}input_layernorm.weight": make(D, mean=1.0),
             f"{layer}post_attention_layernorm.weight": make(D, mean=1.0),
         }
+    if "markov_rank" in kind:
+        found |= {
+            "embed_tokens.weight": make(vocab, D),
+            "lm_head.weight": make(vocab, D),
+            "markov_head.markov_w1.weight": 3 * make(vocab, RANK),
+            "markov_head.markov_w2.weight": 3 * make(vocab, RANK),
+        }
+    if "enable_confidence_head" in kind:
+        wide = D + RANK * kind["confidence_head_with_markov"]
+        found |= {
+            "confidence_head.proj.weight": make(1, wide),
+            "confidence_head.proj.bias": make(1),
+        }
     return {prefix + name: x for name, x in found.items()}
 
 
@@ -111,7 +142,8 @@ def write_drafter(
     folder: Path, leave_out: tuple[str, ...] = (), prefix: str = "", **changed: Any
 ) -> Path:
     """Write a drafter; what is changed is a field of its config, or a tensor."""
-    return save_drafter(folder, DRAFTER, drafter_tensors(prefix), leave_out, changed)
+    tensors = drafter_tensors(prefix, changed.get("vocab_size", V), changed)
+    return save_drafter(folder, DRAFTER, tensors, leave_out, changed)
 
 
 @pytest.fixture(scope="module")
@@ -133,11 +165,12 @@ def theirs(folder: Path, embedding: Any, head: Any, token: int, streams: Any) ->
     """The method in torch, behind tokens that were read with their streams [S, nD]."""
     raw = json.loads((folder / "config.json").read_text())
     config = transformers.Qwen3Config(**raw)
+    fields = raw["dflash_config"] or raw
     w = pytest.importorskip("safetensors.torch").load_file(folder / "model.safetensors")
     eps, block = config.rms_norm_eps, raw["block_size"]
     norm = lambda x, name: torch.nn.functional.rms_norm(x, x.shape[-1:], w[name], eps)  # noqa: E731
     context = norm(torch.from_numpy(streams) @ w["fc.weight"].T, "hidden_norm.weight")
-    x = torch.from_numpy(embedding[[token] + [raw["dflash_config"]["mask_token_id"]] * (block - 1)])
+    x = torch.from_numpy(embedding[[token] + [fields["mask_token_id"]] * (block - 1)])
     count = len(streams) + block
     turn = qwen3.Qwen3RotaryEmbedding(config)
     cosine, sine = turn(x, torch.arange(count)[None])
@@ -156,7 +189,7 @@ def theirs(folder: Path, embedding: Any, head: Any, token: int, streams: Any) ->
         turned[:, :, len(streams) :] = q
         q = qwen3.apply_rotary_pos_emb(turned, turned, cosine, sine)[0][:, :, len(streams) :]
         k = qwen3.apply_rotary_pos_emb(k, k, cosine, sine)[0]
-        seen = key <= row if raw["dflash_config"].get("causal") else torch.ones(block, count) > 0
+        seen = key <= row if fields.get("causal") else torch.ones(block, count) > 0
         if config.layer_types[i] == "sliding_attention":
             seen = seen & (key > row - config.sliding_window)
         said = torch.nn.functional.scaled_dot_product_attention(
@@ -167,12 +200,13 @@ def theirs(folder: Path, embedding: Any, head: Any, token: int, streams: Any) ->
         gate, up = (inner @ w[f"{at}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
         x = x + (torch.nn.functional.silu(gate) * up) @ w[f"{at}mlp.down_proj.weight"].T
     read = norm(x, "norm.weight")
-    return (read[1:] @ torch.tensor(head).T).numpy(), read.numpy()
+    said = read if "markov_rank" in raw else read[1:]
+    return (said @ torch.tensor(head).T).numpy(), read.numpy()
 
 
 def oracle(model: Path, drafter: Path, **options: Any) -> tuple[Weights, ReferenceDflash]:
     weights = ModelFiles.open(model).weights()
-    embedding, head = (weights.outer[x].reshape(V, D) for x in (Role.EMBEDDING, Role.HEAD))
+    embedding, head = (weights.outer[x].reshape(-1, D) for x in (Role.EMBEDDING, Role.HEAD))
     return weights, ReferenceDflash(Dflash.open(drafter), embedding, head, **options)
 
 
@@ -186,7 +220,32 @@ def test_the_oracle_is_what_torch_computes(model: Path, drafter: Path) -> None:
     np.testing.assert_allclose(read, their_read, atol=3e-4)
     np.testing.assert_allclose(logits, their_logits, atol=3e-4)
     assert np.ptp(logits) > 1
-    assert len(logits) == mine.dflash.block - 1
+    assert len(logits) == mine.dflash.drafted
+
+
+def test_a_markov_head_is_what_torch_computes(model: Path, tmp_path: Path) -> None:
+    """And the chance that the confidence says; a folder of another kind has neither."""
+    for kind in (CONFIDENT, KINDS["DSpark of the embeddings"]):
+        mine = oracle(model, write_drafter(tmp_path, **kind))[1]
+        w = drafter_tensors(kind=kind)
+        first, second = (torch.tensor(w[f"markov_head.markov_w{i}.weight"]) for i in (1, 2))
+        row = torch.nn.functional.embedding(torch.tensor(7), first)
+        moved = torch.nn.functional.linear(row, second)
+        np.testing.assert_allclose(mine.moved(7), moved.numpy(), atol=1e-5)
+        read = torch.arange(D) / D
+        given = torch.cat([read, row]) if kind["confidence_head_with_markov"] else read
+        said = torch.nn.functional.linear(
+            given,
+            torch.tensor(w["confidence_head.proj.weight"]),
+            torch.tensor(w["confidence_head.proj.bias"]),
+        )
+        assert mine.chance(7, read.numpy()) == pytest.approx(said.sigmoid().item(), abs=1e-6)
+    plain = oracle(model, write_drafter(tmp_path))[1]
+    with pytest.raises(ValueError, match="expected a DSpark drafter"):
+        plain.moved(7)
+    unsure = oracle(model, write_drafter(tmp_path, **DSPARK))[1]
+    with pytest.raises(ValueError, match="expected a drafter with a confidence"):
+        unsure.chance(7, np.zeros(D, np.float32))
 
 
 @pytest.mark.parametrize(
@@ -264,18 +323,72 @@ def counts(
     streams = np.concatenate(each, axis=-1)
     drafted, accepted = 0, 0
     while at < len(ids):
-        count = min(3, mine.dflash.block - 1, len(ids) - at - 1)
+        count = min(3, mine.dflash.drafted, len(ids) - at - 1)
         logits, _ = mine.forward(ids[at - 1], streams[: at - 1])
-        right = 0
+        right, before = 0, ids[at - 1]
         for i in range(count):
-            noisy = logits[i] / np.float32(HOT) + gumbel_noise(seed, at + i, np.arange(V))
-            second, best = np.sort(noisy)[-2:]
-            if best - second < 0.2 / HOT:
+            row = logits[i]
+            if mine.dflash.markov is not None:
+                row = np.full_like(row, -np.inf)
+                best = np.argsort(-logits[i], kind="stable")[:BEST]
+                row[best] = (logits[i] + mine.moved(before))[best]
+            noisy = row / np.float32(HOT) + gumbel_noise(seed, at + i, np.arange(len(row)))
+            second, first = np.sort(noisy)[-2:]
+            if first - second < 0.2 / HOT:
                 return None
-            if right == i and noisy.argmax() == ids[at + i]:
+            before = int(noisy.argmax())
+            if right == i and before == ids[at + i]:
                 right += 1
         drafted, accepted, at = drafted + count, accepted + right, at + right + 1
     return drafted, accepted
+
+
+def test_a_token_is_drawn_of_the_best_that_the_one_before_has_moved(tmp_path: Path) -> None:
+    """Of more tokens than are looked at: a text that the oracle drafts is drafted so."""
+    vocab, count = 3 * BEST, 4
+    wide = {"vocab_size": vocab}
+    folder = write_random_model(tmp_path / "model", MODEL | wide, scale=0.2)
+    name = "markov_head.markov_w2.weight"
+    strong = {name: 12 * drafter_tensors(vocab=vocab, kind=DSPARK)[name]}
+    drafter = write_drafter(tmp_path / "drafter", **DSPARK, **wide, **strong)
+    weights, mine = oracle(folder, drafter, rounded=ROUNDED)
+    reference, ids, outside = ReferenceModel(weights), list(PROMPT), 0
+    ids.append(9)
+    for _ in range(8):
+        each = reference.streams(ids[:-1], reference.new_cache(), mine.dflash.read_before)
+        logits, _ = mine.forward(ids[-1], np.concatenate(each, axis=-1))
+        for row in logits[:count]:
+            best = np.sort(np.argsort(-row, kind="stable")[:BEST])
+            moved = row + mine.moved(ids[-1])
+            outside += int(moved.argmax() not in best)
+            ids.append(int(best[moved[best].argmax()]))
+        ids.append(9)
+    assert outside > 2  # so that another rule would have drafted another text
+    with Engine.load(folder, "cpu", dtype="float32", draft=drafter, workers=2) as engine:
+        executor = engine.backend.executor
+        executor.script(0, draws=ids)
+        budget = len(ids) - len(PROMPT)
+        executor.start(
+            [
+                Advance(
+                    slot=0,
+                    token_ids=tuple(PROMPT),
+                    budget=budget,
+                    drafts=count,
+                    drafter="heads",
+                    prompt=len(PROMPT),
+                )
+            ]
+        )
+        events = []
+        while not executor.read(0.1):
+            events += executor.take()
+        events += executor.take()
+    assert [event.token_id for event in events] == ids[len(PROMPT) :]
+    drafted = sum(event.drafted for event in events)
+    accepted = sum(event.accepted > 0 for event in events)
+    assert drafted >= 8 * count
+    assert accepted > 0.9 * 8 * count  # a number may get another code, where two are close
 
 
 @pytest.mark.usefixtures("always")
@@ -341,6 +454,22 @@ def test_what_does_not_fit_is_refused_by_name(model: Path, tmp_path: Path) -> No
     refused(ConfigError, "mask_token_id: expected an integer", **none)
     last = {"dflash_config": OWN | {"target_layer_ids": [1, 3, 7]}}
     refused(ConfigError, "target_layer_ids: expected layers before the last of 8", **last)
+    gated = DSPARK | {"markov_head_type": "gated"}
+    refused(ConfigError, "markov_head_type: expected one of 'vanilla', got", **gated)
+    refused(ConfigError, "markov_rank: expected an integer from 1", **DSPARK | {"markov_rank": 0})
+    w1 = "markov_head.markov_w1.weight"
+    refused(CheckpointError, "markov_w1.weight: expected it", w1, **DSPARK)
+    refused(
+        CheckpointError,
+        "confidence_head.proj.bias: expected it",
+        "confidence_head.proj.bias",
+        **CONFIDENT,
+    )
+    beyond = DSPARK | {"target_layer_ids": [-1, 3, 7]}
+    refused(ConfigError, "target_layer_ids: expected layers before the last", **beyond)
+    refused(
+        ConfigError, "got a DSpark drafter of another kind", architectures=["Gemma4DSparkModel"]
+    )
     domino = drafter_tensors() | {"prefix_gru.weight_ih_l0": np.zeros((D, D), np.float32)}
     save_drafter(tmp_path, DRAFTER, domino, (), {})
     with pytest.raises(CheckpointError, match=r"got prefix_gru.* of a Domino head"):

@@ -266,7 +266,7 @@ def test_what_does_not_fit_is_refused_by_name(model: Path, tmp_path: Path) -> No
     none = {"eagle_aux_hidden_state_layer_ids": [1]}
     refused(ConfigError, "eagle_config: expected three numbers", eagle_config=none)
     refused(ConfigError, "a DFlash drafter of another kind", architectures=["DFlashForX"])
-    refused(ConfigError, "got a DSpark drafter", architectures=["X"], model_type="dspark")
+    refused(ConfigError, "a DSpark drafter of another", architectures=["X"], model_type="dspark")
     refused(ConfigError, "layout of Speculators", architectures=["Eagle3Speculator"])
     refused(ConfigError, "EAGLE drafter of another kind", architectures=["EagleModel"])
     with pytest.raises(RequestError, match="draft: expected backend cpu"):

@@ -69,13 +69,18 @@ def _add_dflash(core: Executor, dflash: Dflash) -> None:
     own = dflash.config
     attention, rotary = own.attention(0), own.rotary
     matrices = [layer[name] for layer in dflash.layers for name in DFLASH_MATRICES]
-    norms = [layer[name] for layer in dflash.layers for name in DFLASH_NORMS]
+    vectors = [layer[name] for layer in dflash.layers for name in DFLASH_NORMS]
+    rank, confident = 0, False
+    if (markov := dflash.markov) is not None:
+        matrices += [markov.before, markov.after]
+        rank, confident = markov.rank, markov.confidence is not None
+        vectors += [markov.confidence] if markov.confidence is not None else []
     core.set_dflash(
         matrices=_matrices([dflash.fc, *matrices]),
         vectors=[
             *_floats([dflash.context_norm, dflash.final_norm]),
             rotary.frequencies(attention.head_dim),
-            *_floats(norms),
+            *_floats(vectors),
         ],
         sizes=[
             own.hidden_size,
@@ -86,6 +91,9 @@ def _add_dflash(core: Executor, dflash: Dflash) -> None:
             len(dflash.read_behind),
             dflash.block,
             dflash.mask,
+            own.vocab_size,
+            rank,
+            confident,
         ],
         windows=[layer.window or 0 for layer in own.layers],
         layers=list(dflash.read_before),

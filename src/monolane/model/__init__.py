@@ -41,6 +41,7 @@ from monolane.model._laneformer_folder import open_laneformer
 from monolane.model._lanes import LaneCut, find_lanes, in_lanes, lane_cut
 from monolane.model._layer_config import LayerConfig, ModuleConfig
 from monolane.model._mapped_file import MappedFile
+from monolane.model._markov import MarkovHead
 from monolane.model._module import Module
 from monolane.model._quant_config import Quantization
 from monolane.model._quant_convert import (
@@ -143,6 +144,7 @@ __all__ = [
     "LongRopeScaling",
     "LowRank",
     "MappedFile",
+    "MarkovHead",
     "Matrix",
     "MatrixError",
     "Mlp",

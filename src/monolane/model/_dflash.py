@@ -1,4 +1,4 @@
-"""A DFlash drafter, in a folder as its authors write it (arXiv:2602.06036).
+"""A DFlash or DSpark drafter, in a folder as its authors write it (arXiv:2602.06036, DeepSpec).
 
 Layers of Qwen3's kind that draft a block of tokens at once, over what several places of a model's
 stream held of each token; see csrc/draft/dflash_drafter.h for what is computed. Embedding and head
@@ -19,10 +19,12 @@ from monolane.errors import CheckpointError, ConfigError
 from monolane.model._config import ModelConfig
 from monolane.model._drafter_tensors import DrafterTensors
 from monolane.model._fields import Fields, read_json_object
+from monolane.model._markov import MarkovHead
 from monolane.model.families import parse_config
 
 _CONFIG = "config.json"
-DFLASH_ARCHITECTURES = ("DFlashDraftModel", "Qwen3DFlashDraftModel")
+_DSPARK = "Qwen3DSparkModel"
+DFLASH_ARCHITECTURES = ("DFlashDraftModel", "Qwen3DFlashDraftModel", _DSPARK)
 _MOST_ROWS = 64  # of a block: it is one step
 _LAYER = "layers.{i}."
 # Of each layer, by what it is called here.
@@ -42,6 +44,7 @@ _NAMES = {
 DFLASH_MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 DFLASH_NORMS = ("input_norm", "mlp_norm", "query_norm", "key_norm")
 _FC, _CONTEXT_NORM, _FINAL_NORM = "fc.weight", "hidden_norm.weight", "norm.weight"
+_OUTER = ("embed_tokens.weight", "lm_head.weight")  # copies of the model's, in DSpark's folders
 _DOMINO = "prefix_gru"  # in names of what Domino adds: it draws the tokens of a block in a row
 
 Array = npt.NDArray[Any]
@@ -55,11 +58,13 @@ class Dflash:
     layers        of each the matrices, as they are stored: q [Hh, D], k and v [Kh, D], o [D, Hh],
                   gate and up [F, D], down [D, F]; norms [D], and of queries and keys [h]
     fc            [D, nD], which joins the streams
-    read_behind   the n layers of the model behind which the stream is read
+    read_behind   the n layers of the model behind which the stream is read; -1: before the first
     model_layers  how many that model has
-    block         B: the last token, and B - 1 that are drafted
+    block         B: rows of the last token, and B - 1 behind it
     mask          the model's token that stands for those
     causal        a row of a block sees those before it, not all
+    markov        of DSpark, where each row says the token behind its own: B are drafted; None: each
+                  but the first says its own, and B - 1 are
     """
 
     config: ModelConfig
@@ -72,6 +77,12 @@ class Dflash:
     block: int
     mask: int
     causal: bool = False
+    markov: MarkovHead | None = None
+
+    @property
+    def drafted(self) -> int:
+        """Return how many tokens a block drafts: its last rows say them."""
+        return self.block if self.markov is not None else self.block - 1
 
     @property
     def read_before(self) -> tuple[int, ...]:
@@ -103,13 +114,14 @@ class Dflash:
         windows = [layer.window for layer in config.layers if layer.window is not None]
         if block > min([_MOST_ROWS, *windows]):
             raise fields.fault("block_size", f"at most {_MOST_ROWS}, and no more than a window")
-        own = fields.nested("dflash_config") or Fields({}, fields.source)
+        is_dspark = fields.raw.get("architectures") == [_DSPARK]
+        own = fields if is_dspark else fields.nested("dflash_config") or Fields({}, fields.source)
         model_layers = fields.size("num_target_layers")
         read = _read_behind(own, model_layers, config.num_layers)
         mask = own.size("mask_token_id", minimum=0)
         if mask >= config.vocab_size:
             raise own.fault("mask_token_id", f"one of the model's {config.vocab_size} tokens")
-        tensors = DrafterTensors(folder, "a DFlash drafter")
+        tensors = DrafterTensors(folder, "a DSpark drafter" if is_dspark else "a DFlash drafter")
         if domino := [name for name in tensors.names if _DOMINO in name]:
             raise CheckpointError(
                 f"{folder}: expected the tensors of a DFlash drafter, got {domino[0]}, of a Domino "
@@ -127,9 +139,10 @@ class Dflash:
             model_layers=model_layers,
             block=block,
             mask=mask,
-            causal=own.flag("causal", False),
+            causal=not is_dspark and own.flag("causal", False),
+            markov=MarkovHead.read(tensors, own, config.vocab_size, hidden) if is_dspark else None,
         )
-        tensors.refuse_others()
+        tensors.refuse_others(_OUTER if is_dspark else ())
         return found
 
 
@@ -172,13 +185,16 @@ def _read_behind(own: Fields, model_layers: int, layers: int) -> tuple[int, ...]
 
     Without ``target_layer_ids`` as the authors spread them: from the second one to the third last.
     """
-    if own.raw.get("target_layer_ids") is not None:
+    said = own.raw.get("target_layer_ids")
+    if isinstance(said, list) and said[:1] == [-1]:  # the embeddings
+        found = (-1, *Fields({"target_layer_ids": said[1:]}, own.source).ids("target_layer_ids"))
+    elif said is not None:
         found = own.ids("target_layer_ids")
     elif layers == 1:
         found = (model_layers // 2,)
     else:
         found = tuple(round(1 + i * (model_layers - 4) / (layers - 1)) for i in range(layers))
     # What is behind the last one is normed in the authors' code, and no place of the stream.
-    if not found or any(not 0 <= layer < model_layers - 1 for layer in found):
+    if not found or any(layer >= model_layers - 1 for layer in found):
         raise own.fault("target_layer_ids", f"layers before the last of {model_layers}")
     return found

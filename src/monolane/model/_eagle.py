@@ -33,7 +33,7 @@ _ARCHITECTURE = "LlamaForCausalLMEagle3"
 # What drafts in other ways, by words of its architecture or model_type.
 _OTHERS = {
     "dflash": "a DFlash drafter of another kind",
-    "dspark": "a DSpark drafter, which drafts blocks in another way",
+    "dspark": "a DSpark drafter of another kind",
     "speculator": "a drafter in the layout of Speculators",
     "eagle": "an EAGLE drafter of another kind",
 }

@@ -1,4 +1,4 @@
-"""A DFlash drafter as its definition (arXiv:2602.06036): one pass over a block, nothing kept.
+"""A DFlash or DSpark drafter as its definition: one pass over a block, nothing kept.
 
 Shape legend: S tokens that the model has read, B rows of a block, D hidden, V vocabulary, n
 streams, H query heads, K KV heads, h head width.
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from monolane.model import Dflash
+from monolane.model import Dflash, MarkovHead
 from monolane.reference._operations import Floats, attend_seen, linear, rms_norm, rotate, silu
 
 Rounding = Callable[[Floats], Floats]
@@ -37,8 +37,8 @@ class ReferenceDflash:
     def forward(self, token_id: int, streams_SnD: Floats) -> tuple[Floats, Floats]:
         """Draft behind S tokens that the model has read, with n streams each, and one more.
 
-        Return logits [B - 1, V] of the tokens that follow that one, and what the head reads of all
-        rows [B, D].
+        Return logits of the tokens that follow that one, [B - 1, V] or of DSpark [B, V], and what
+        the head reads of all rows [B, D].
         """
         dflash = self.dflash
         ids_B = [token_id] + [dflash.mask] * (dflash.block - 1)
@@ -53,7 +53,28 @@ class ReferenceDflash:
             )
             x_BD = x_BD + self._product(inner, layer["down"])
         read_BD = self._norm(x_BD, dflash.final_norm)
-        return linear(read_BD[None, 1:], self._head[None])[0], read_BD
+        return linear(read_BD[None, -dflash.drafted :], self._head[None])[0], read_BD
+
+    def moved(self, token_id: int) -> Floats:
+        """Return what of DSpark a token adds to the logits of the next, [V]."""
+        markov = self._markov()
+        before, after = (x.astype(np.float32) for x in (markov.before, markov.after))
+        moved: Floats = after @ before[token_id]
+        return moved
+
+    def chance(self, token_id: int, read_D: Floats) -> float:
+        """Return what of DSpark the confidence says of what is drafted behind a token."""
+        markov = self._markov()
+        if markov.confidence is None:
+            raise ValueError("chance: expected a drafter with a confidence, got one without")
+        row = markov.before[token_id].astype(np.float32)
+        said = np.concatenate([read_D, row, [1]]) @ markov.confidence
+        return float(1 / (1 + np.exp(-said)))
+
+    def _markov(self) -> MarkovHead:
+        if self.dflash.markov is None:
+            raise ValueError("markov: expected a DSpark drafter, got a DFlash drafter")
+        return self.dflash.markov
 
     def _attention(
         self, i: int, layer: Mapping[str, npt.NDArray[np.generic]], x_BD: Floats, context_SD: Floats
