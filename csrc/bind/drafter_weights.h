@@ -153,6 +153,7 @@ inline DflashWeights dflash_of(const DraftParts::Matrices& matrices,
   }
   if (const int64_t vocab = sizes[8], rank = sizes[9]; rank > 0) {
     found.markov = {.rank = rank,
+                    .vocab = vocab,
                     .in = parts.matrix(vocab, rank),
                     .out = parts.matrix(vocab, rank),
                     .confidence = sizes[10] != 0 ? parts.vector(hidden + rank + 1) : nullptr};

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include "draft/joint_drafter.h"
 #include "kernels/elementwise.h"
@@ -12,12 +14,18 @@ namespace {
 
 constexpr size_t kBest = 256;  // tokens of a row that may be drawn
 
+int64_t checked_vocab(const MarkovWeights& weights, int64_t vocab) {
+  if (weights.vocab == vocab) return vocab;
+  throw std::invalid_argument("heads: expected a Markov head of " + std::to_string(vocab) +
+                              " tokens, got one of " + std::to_string(weights.vocab));
+}
+
 }  // namespace
 
 MarkovHead::MarkovHead(const Kernels& kernels, const MarkovWeights& weights, int64_t vocab,
                        int64_t hidden)
     : kernels_(kernels),
-      vocab_(vocab),
+      vocab_(checked_vocab(weights, vocab)),
       hidden_(hidden),
       rank_(weights.rank),
       in_(copied(weights.in, vocab, rank_)),

@@ -24,12 +24,14 @@ namespace monolane {
 // As a loader hands it over; what it points to is read once.
 struct MarkovWeights {
   int64_t rank = 0;         // r; 0: there is none
+  int64_t vocab = 0;        // V
   StoredMatrix in, out;     // [V, r]
   const float* confidence;  // [D + r + 1], the last one added; null: logits tell the chance
 };
 
 class MarkovHead {
  public:
+  // Throws std::invalid_argument if the weights are of another vocabulary.
   MarkovHead(const Kernels& kernels, const MarkovWeights& weights, int64_t vocab, int64_t hidden);
 
   struct Drawn {
