@@ -128,6 +128,7 @@ int run(const char* path, const std::string& fault) {
   test_tiles();
   test_states();
   test_passes();
+  test_markov_head();
   test_no_numbers();
   Blobs blobs(path);
   int count = 0;

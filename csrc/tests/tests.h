@@ -18,6 +18,7 @@ void test_drafts(Executor& executor);
 void test_tiles();   // on no executor
 void test_states();  // on none either
 void test_passes();  // nor on one
+void test_markov_head();
 void test_no_numbers();
 
 enum class Drafting { kModel, kHeads, kAssistant, kOrderedAssistant };
