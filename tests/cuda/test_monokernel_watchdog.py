@@ -7,6 +7,7 @@ kernel that gave up can be seen to work again.
 
 import shutil
 from dataclasses import dataclass
+from dataclasses import replace as replace_field
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,12 @@ GUIDED = (
 )
 PATIENCE = 100_000  # ticks; a healthy launch takes some ten thousand
 SEEDS = 24
+DEAF, GOOD = 1, 2  # block 0 never stops waiting; who does goes on with good stamps
+HEARD = "const bool heard = is_alarmed(b.p);"
+PLANTED = {
+    HEARD: f"{HEARD} if ((b.p.control[3] & {DEAF}) && b.worker == 0) return false;",
+    "| BAD_STAMPS);": f"| (b.p.control[3] & {GOOD} ? 0u : BAD_STAMPS));",
+}
 SWITCH = """#include "specialisation.h"
 #define MUTED(what) (b.p.control[1] == (what) && b.p.control[2] == b.worker)
 """
@@ -114,8 +121,8 @@ LANES_WORDS = {name: WORDS.pop(name) for name in ("LANES", "JOINED")}
 WIDE_WORDS = {
     "LANE": Word(
         "block.cuh",
-        "    add_release(counter, 1);",
-        "    if (!MUTED(AWAIT_LANE)) add_release(counter, 1);",
+        "if (!b.state->failed) add_release(counter, 1);",
+        "if (!b.state->failed && !MUTED(AWAIT_LANE)) add_release(counter, 1);",
     ),
 }
 ALL_WORDS = WORDS | LANES_WORDS | WIDE_WORDS | DEVICE_WORDS
@@ -127,6 +134,8 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("muted") / "kernels"
     shutil.copytree(KERNELS, folder)
     replace(folder / "block.cuh", '#include "specialisation.h"\n', SWITCH)
+    for before, after in PLANTED.items():
+        replace(folder / "block.cuh", before, after)
     for each in ALL_WORDS.values():
         replace(folder / each.file, each.text, each.muted)
     return folder
@@ -182,6 +191,28 @@ def test_the_wait_is_named(rigs: dict[str, Rig], name: str) -> None:
     assert name in told or later, "nobody else starves"
     rig.forget()  # as the executor does: words cleared, slots empty
     assert rig.launch(*asks, seed=1).same(good)
+
+
+def test_nobody_takes_what_came_of_garbage(rigs: dict[str, Rig]) -> None:
+    """Block 1's logits do not come. What is chosen without them does not reach block 0, which waits
+    for the choice, and would wait for ever."""
+    rig, asks = rigs["LOGITS"], tuple(replace_field(ask, budget=1) for ask in ASKS)
+    rig.forget()
+    good = rig.launch(*asks)
+
+    def told(seed: int, planted: int) -> tuple[bool, str]:
+        rig.forget()
+        rig.memory["logit_words"][...] = 0x49742400  # 1e6 in float32: chosen where it is believed
+        rig.memory["control"][1:4] = Exchange.LOGITS, 1, planted
+        bad = rig.launch(*asks, seed=seed, watchdog=PATIENCE)
+        rig.memory["control"][1:4] = 0
+        return bad.events != good.events[: len(bad.events)], bad.error or ""
+
+    for seed in range(SEEDS):
+        lied, error = told(seed, DEAF)
+        assert not lied
+        assert "livelock: " in error, "it did not wait"
+    assert any(told(seed, DEAF | GOOD)[0] for seed in range(SEEDS))
 
 
 def test_every_wait_is_tried() -> None:

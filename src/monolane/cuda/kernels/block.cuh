@@ -53,10 +53,12 @@ struct State {
   // The epoch.
   Progress running[WIDTH];
   u32 pass_number, events, logit_rows;
-  u32 stop;      // the host asked for the end
-  u32 over;      // the producer may leave
-  u32 consumed;  // ring slots, when over
-  u32 failed;    // a wait starved: every later wait of this block falls through
+  u32 first_stamp;  // of the pass; with BAD_STAMPS once this block has given up
+  u32 stop;         // the host asked for the end
+  u32 over;         // the producer may leave
+  u32 consumed;     // ring slots, when over
+  u32 failed;       // a wait starved: every later wait of this block falls through, and what it
+                    // publishes has stamps that nobody awaits
   f32 inverse_norm[WIDTH];
   f32 sum;
   f32 warp_sums[WARPS];
@@ -75,7 +77,6 @@ struct Block {
   u32 phase = 0;             // for trace and faults
   u32 asked = 0;             // what block 0 read of the host's wish to end
   u32 syncs = 0;             // of the lane, since the words were cleared; wide passes only
-  u32 faulted = 0;           // what thread 0 read of the fault once the pass's words had come
   Word early[LANES] = {};    // outputs of other lanes, asked for before the product
 
   DEVICE_MEMBER u64* full(u32 i) const { return reinterpret_cast<u64*>(shared + AT_BARRIERS) + i; }
@@ -145,7 +146,9 @@ struct Block {
     if constexpr (KEPT_PASSES > 0) return state->pass_number % KEPT * events + event;
     return usual;
   }
-  DEVICE_MEMBER u32 stamp(u32 event) const { return state->pass_number * PASS_STAMPS + event + 1; }
+  // To be asked for behind the last wait before the word is told: a wait that was given up makes
+  // the block's stamps bad.
+  DEVICE_MEMBER u32 stamp(u32 event) const { return state->first_stamp + event; }
 };
 
 // The block barrier of all warps that compute; the producer does not take part.
@@ -188,12 +191,11 @@ DEVICE WordPair look_at_pair(Awaited what, const Word* at) {
   return is_posted(what) ? load_pair_system(at) : load_pair(at);
 }
 
-// Whether another device gave up: it has said so before anything came of its garbage.
+// Whether another device gave up.
 DEVICE bool is_alarmed(const Params& p) {
   if constexpr (DEVICES > 1) return load_word_system(p.alarm_word).stamp != 0;
   return false;
 }
-// Before this device's fault is there, upon which its blocks go on with garbage.
 DEVICE void raise_alarm(const Block& b) {
   if constexpr (DEVICES > 1) {
     store_at_peers(b, b.p.alarm_word, b.p.device, 1);
@@ -212,13 +214,20 @@ struct Patience {  // of one wait with its watchdog; looks at the clock only now
   u64 since = 0;
 };
 
+constexpr u32 BAD_STAMPS = 0x80000000u;  // a bit that no good stamp has
+
 // Whether to stop waiting: never in a healthy launch. The first wait that starves says which it
 // was; from then on this block's waits fall through, so that it reaches the end of its pass and
-// leaves, with garbage that nobody will use. Others see the fault when they in turn look. `source`
+// leaves. What it goes on with is garbage, so its stamps are bad from then on: nobody takes such a
+// word, others starve in their turn, and see the fault when they look. Threads that have heard of
+// it here have it by the fences, all others by a barrier (bench/gpu/litmus/protocols.txt). `source`
 // is the block whose words do not come.
 DEVICE bool give_up(const Block& b, Patience& patience, Awaited what, u32 detail,
                     u32 source = ITS_OWN) {
-  if (shared_peek(&b.state->failed)) return true;
+  if (shared_peek(&b.state->failed)) {
+    fence_block();
+    return true;
+  }
   if (++patience.looks % 256 != 0) return false;
   u64 now = time_ns();
   if (patience.since == 0) patience.since = now;
@@ -238,6 +247,8 @@ DEVICE bool give_up(const Block& b, Patience& patience, Awaited what, u32 detail
       store_relaxed(b.p.fault + 7, heard);
     }
   }
+  shared_poke(&b.state->first_stamp, shared_peek(&b.state->first_stamp) | BAD_STAMPS);
+  fence_block();
   shared_poke(&b.state->failed, 1);
   return true;
 }
@@ -311,7 +322,7 @@ DEVICE void sync_lane(Block& b) {
   b.syncs += 1;
   if (b.thread == 0) {
     u32* counter = b.p.lane_counters + b.lane * 32;  // a cache line each
-    add_release(counter, 1);
+    if (!b.state->failed) add_release(counter, 1);
     Patience patience;
     while (static_cast<i32>(load_acquire(counter) - b.syncs * BLOCKS) < 0) {
       if (give_up(b, patience, AWAIT_LANE, b.syncs)) break;

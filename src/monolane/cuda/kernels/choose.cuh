@@ -108,7 +108,10 @@ DEVICE u32 await_guide(const Block& b, u32 advance) {
     Word got = load_host_word(guide_of(b.p, advance));
     if (got.stamp == stamp) return got.value;
     if (time_ns() - since >= b.p.guide_patience_ns || load_host(b.p.control) != 0) return PARKED;
-    if (shared_peek(&b.state->failed)) return PARKED;
+    if (shared_peek(&b.state->failed)) {
+      fence_block();
+      return PARKED;
+    }
   }
 }
 
@@ -118,15 +121,15 @@ static_assert(is_proven(OP_SETTLE_GUIDES, tell(AWAIT_GUIDE, WHEN_GUIDED),
 DEVICE void settle_guides(const Block& b) {
   State& s = *b.state;
   if (b.thread < s.wanted) {
-    const u32 advance = s.wanted_advance[b.thread], stamp = b.stamp(LAST_EVENT);
+    const u32 advance = s.wanted_advance[b.thread];
     u32 verdict = FREE;
     if (b.request(advance).guided) {
       Word* words = b.p.verdict_words + b.copy(0) * even(WIDTH) + b.thread;
       if (b.worker == 0) {
         verdict = await_guide(b, advance);
-        post<AWAIT_GUIDE>(b, words, verdict, stamp);
+        post<AWAIT_GUIDE>(b, words, verdict, b.stamp(LAST_EVENT));
       } else {
-        verdict = await_word(b, words, stamp, AWAIT_GUIDE, 0);
+        verdict = await_word(b, words, b.stamp(LAST_EVENT), AWAIT_GUIDE, 0);
       }
     }
     s.verdict[b.thread] = verdict;
@@ -463,10 +466,6 @@ DEVICE void choose(Block& b) {
   }
   gather_candidates(b);
   compute_barrier();  // publishes the warps' best
-  // Behind all words that the tokens are of, and needed only when these are told.
-  if constexpr (SWITCH_TOKEN_END) {
-    if (b.worker == 0 && b.thread == 0) b.faulted = load_relaxed(b.p.fault);
-  }
   note(b, BEGUN);
   if (b.thread < b.state->wanted) b.state->chosen[b.thread] = get_best(b, b.thread).token;
   if (b.thread == 0) {
@@ -482,14 +481,10 @@ DEVICE void choose(Block& b) {
     Word* decision = b.p.decision_words + buffer * WIDTH + w;
     if (b.worker == decider(w)) {
       u32 token = choose_limited(b, w);
-      if (b.thread == 0) post<AWAIT_DECISION>(b, decision, token, stamp);
+      if (b.thread == 0) post<AWAIT_DECISION>(b, decision, token, b.stamp(LAST_EVENT));
     }
     if (b.thread == w) {
       b.state->chosen[w] = await_word(b, decision, stamp, AWAIT_DECISION, decider(w));
-    }
-    if constexpr (SWITCH_TOKEN_END) {
-      compute_barrier();  // collects the decision's await
-      if (b.worker == 0 && b.thread == 0) b.faulted = load_relaxed(b.p.fault);
     }
   }
   compute_barrier();  // publishes `chosen` and `stop` to the thread that lays out the next pass

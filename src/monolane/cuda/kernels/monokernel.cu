@@ -79,6 +79,7 @@ DEVICE void next_pass(Block& b) {
     take_tokens(b);
     note(b, ENDED);
     s.pass_number += 1;
+    s.first_stamp += PASS_STAMPS;
     s.consumed += PASS_SLOTS;
     lay_out_pass(b);
   }
@@ -198,6 +199,7 @@ KERNEL(monokernel, Params, (WARPS + 1) * 32) {
   if (b.thread == 0) {
     init_ring(b);
     s.pass_number = p.epoch_in->pass_number;
+    s.first_stamp = s.pass_number * PASS_STAMPS + 1;
     s.events = p.epoch_in->events;
     s.logit_rows = p.epoch_in->logit_rows;
     s.stop = p.epoch_in->over;

@@ -48,19 +48,12 @@ DEVICE void lay_out_pass(const Block& b) {
   }
 }
 
-// Whether no block of this device had given up when the words came that this pass's tokens are of.
-DEVICE bool is_untroubled(const Block& b) {
-  if constexpr (SWITCH_TOKEN_END) return b.faulted == 0;
-  return load_relaxed(b.p.fault) == 0;
-}
-
 // Takes the chosen tokens: block 0 tells the host, all blocks keep count.
 DEVICE void take_tokens(const Block& b) {
   State& s = *b.state;
   const Params& p = b.p;
-  // Another block that gave up goes on with garbage, stamped as if it were none: it has left its
-  // fault before, so nothing that came of the garbage is told.
-  const bool tells = b.worker == 0 && !s.failed && is_untroubled(b) && !is_alarmed(p);
+  // Of another block that gave up nothing has come here: its stamps are bad.
+  const bool tells = b.worker == 0 && !s.failed;
   for (u32 w = 0; w < s.wanted; ++w) {
     const Advance& a = b.request(s.wanted_advance[w]);
     Progress& running = s.running[s.wanted_advance[w]];

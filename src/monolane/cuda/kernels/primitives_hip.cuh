@@ -155,6 +155,7 @@ DEVICE u32 load_acquire(const u32* from) {
 DEVICE void add_release(u32* to, u32 value) {
   __hip_atomic_fetch_add(in_global(to), value, __ATOMIC_RELEASE, AGENT);
 }
+DEVICE void fence_block() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "workgroup"); }
 DEVICE void fence_device() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "agent"); }
 DEVICE u32 load_relaxed_system(const u32* from) {
   return __hip_atomic_load(in_global(from), __ATOMIC_RELAXED, SYSTEM);
@@ -290,7 +291,6 @@ DEVICE u32 select_bytes(u32 a, u32 b, u32 selector) {  // v_perm has the words t
               (selector >> 12 & 7) << 24;
   return __builtin_amdgcn_perm(b, a, bytes);
 }
-DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }  // subnormals are zero
 DEVICE float divide(float a, float b) { return a / b; }
 DEVICE float square_root(float x) { return __builtin_sqrtf(x); }
 DEVICE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }

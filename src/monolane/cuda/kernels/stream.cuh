@@ -209,7 +209,7 @@ static_assert(update_is_proven(OP_UPDATE, await(AWAIT_LANES, WHEN_LATE),
 template <u32 PARTS, u32 ROWS>
 DEVICE void update_stream(const Block& b, u32 layer, Module module) {
   const Share own = b.share(module == ATTENTION ? SHARE_O : SHARE_DOWN);
-  const u32 event = event_after(layer, module), stamp = b.stamp(event);
+  const u32 event = event_after(layer, module);
   const i32 delay = LAYER_TABLE[layer].delay[module];
   const bool read = LANES > 1 && LAYER_TABLE[layer].read[module];
   const Elements e{own.end - own.begin, (own.end - own.begin) * b.state->width, own.begin};
@@ -230,14 +230,16 @@ DEVICE void update_stream(const Block& b, u32 layer, Module module) {
 #pragma unroll
       for (u32 k = 0; k < BATCH; ++k) gain[k] += output[k];
     }
+    const u32 told = b.stamp(event);
     if (read) {
 #pragma unroll
       for (u32 k = 0; k < BATCH; ++k) {
         u32 i = begin + k * THREADS;
-        if (e.has(i)) post<AWAIT_LANES>(b, raw + e.at(i), bits_of_float(output[k]), stamp);
+        if (e.has(i)) post<AWAIT_LANES>(b, raw + e.at(i), bits_of_float(output[k]), told);
       }
     }
     if (LANES > 1 && delay == 0) add_lanes(b, e, begin, layer, module, true, output, gain);
+    const u32 stamp = b.stamp(event);
 #pragma unroll
     for (u32 k = 0; k < BATCH; ++k) {
       u32 i = begin + k * THREADS;
