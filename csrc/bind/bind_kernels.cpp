@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "kernels/matrix_unit.h"
 
 namespace nb = nanobind;
 
@@ -120,6 +121,26 @@ struct Aligned {
   Aligned(const Aligned&) = delete;
   Aligned& operator=(const Aligned&) = delete;
 };
+
+Array<float, nb::ndim<1>> add_matrix_products(const Array<const uint16_t, nb::ndim<2>>& rows,
+                                              const Array<const uint16_t, nb::ndim<2>>& columns,
+                                              const std::optional<Floats1>& before, bool half) {
+  const auto count = static_cast<int64_t>(rows.shape(0)),
+             width = static_cast<int64_t>(rows.shape(1));
+  const auto other = static_cast<int64_t>(columns.shape(0));
+  expect(static_cast<int64_t>(columns.shape(1)) == width, "columns of as many numbers as rows",
+         static_cast<int64_t>(columns.shape(1)));
+  expect(other == count || other == 1, "as many columns as rows, or one", other);
+  auto sums = make<float>(count);
+  if (before) {
+    expect(static_cast<int64_t>(before->shape(0)) == count, "a sum of each row",
+           static_cast<int64_t>(before->shape(0)));
+    std::memcpy(sums.data(), before->data(), static_cast<size_t>(count) * sizeof(float));
+  }
+  nb::gil_scoped_release unlocked;
+  add_products({rows.data(), columns.data(), other != count, half}, count, width, sums.data());
+  return sums;
+}
 
 std::vector<std::string> supported_names(std::span<const Isa> isas) {
   std::vector<std::string> names;
@@ -365,6 +386,10 @@ void bind_kernels(nb::module_& parent) {
         "the other, each of which sees so many of the first keys; without, of one that sees all.");
   m.def("store_kv", &store_kv, arg("isa"), arg("x"), arg("format"),
         "The bytes of x [N] in a cache format.");
+  m.def("add_matrix_products", &add_matrix_products, arg("rows"), arg("columns"),
+        arg("before").none(), arg("half"),
+        "Products of rows [N, K] and columns [N, K] or [1, K], bits of float16 (`half`) or "
+        "bfloat16, behind sums [N], as a GPU's matrix unit adds them: float32 [N].");
   m.def("add", &add, arg("isa"), arg("a"), arg("b"), "a + b, each [N].");
   m.def("widen", &widen, arg("isa"), arg("format"), arg("values"), arg("scales").none(),
         arg("cols"), arg("row"), "One row as float32 [K].");

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from emulation import Emulated
 
 from bench.gpu.probes._device import Box, ProbeDevice
-from bench.gpu.probes._kernels import KERNELS, SOURCES, Buffer, header
+from bench.gpu.probes._kernels import KERNELS, SOURCES, Buffer, headers
 from monolane.cuda._device import GpuInfo, Launch
 from monolane.errors import BackendError
 
@@ -35,9 +35,10 @@ class Kernels:
     def __getitem__(self, source: str) -> Emulated:
         if source not in self._made:
             self._folder.mkdir(parents=True, exist_ok=True)
-            part = self._folder / f"params.h.{source}.{os.getpid()}"
-            part.write_text(header())
-            part.rename(self._folder / "params.h")
+            for name, text in headers().items():
+                part = self._folder / f"{name}.{source}.{os.getpid()}"
+                part.write_text(text)
+                part.rename(self._folder / name)
             self._made[source] = emulation.build(
                 KERNELS / source, self._folder, includes=[self._folder], optimise="-O1"
             )

@@ -23,7 +23,9 @@ from bench.gpu.monokernel._carried import MAIN, Manifest, install, program_diges
 from bench.gpu.monokernel._model import Model
 from bench.gpu.monokernel._random_weights import make_block
 from bench.gpu.monokernel._scale import FULL, REHEARSAL
-from bench.gpu.monokernel._wanted import wanted
+from bench.gpu.monokernel._wanted import PROBE_SOURCES, wanted
+from bench.gpu.probes._kernels import SOURCES
+from bench.gpu.probes.run import PROBES
 from monolane._results import Record
 from monolane.cuda import GpuInfo, _compile
 from monolane.cuda._compile import compile_kernel, compiler_version
@@ -296,3 +298,9 @@ def test_gpus_are_told_apart_by_what_kernels_hang_on() -> None:
     assert _carried.signature(H100) == _carried.signature(H200) == "9.0 132 SMs 232448 B"
     small = GpuInfo("NVIDIA H100 PCIe", (9, 0), 114, 227 << 10, 0, 80 << 30)
     assert _carried.signature(small) != _carried.signature(H100)
+
+
+def test_each_probe_says_what_it_compiles() -> None:
+    assert set(PROBE_SOURCES) == {part.name for part in PROBES}
+    for sources in PROBE_SOURCES.values():
+        assert set(sources) <= set(SOURCES)

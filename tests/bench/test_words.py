@@ -133,9 +133,9 @@ FAULTS = {
     ),
     "a decision that nobody made": Fault(
         "choose.cuh",
-        "if (b.thread == 0) post<AWAIT_DECISION>(b, decision, token, stamp);",
+        "if (b.thread == 0) post<AWAIT_DECISION>(b, decision, token, b.stamp(LAST_EVENT));",
         "if (planted == 11) token = (token + 1) % VOCAB;\n      "
-        "if (b.thread == 0) post<AWAIT_DECISION>(b, decision, token, stamp);",
+        "if (b.thread == 0) post<AWAIT_DECISION>(b, decision, token, b.stamp(LAST_EVENT));",
         "DECISION", "CHOOSE", "bound", layer=None, blocks=(1,),
     ),
     "a wish to end that nobody has": Fault(

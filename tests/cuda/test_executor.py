@@ -251,14 +251,14 @@ def test_an_epoch_longer_than_the_ring_goes_on(
 def test_stamps_never_wrap(executor: CudaExecutor) -> None:
     whole = tokens(run(executor, greedy()))
     executor.truncate(0, 0)
-    # A pass takes 2 N + 2 = 10 stamps: the next epoch would pass 2^32.
-    executor._resident.pass_number = (1 << 32) // 10 - 15
+    # A pass takes 2 N + 2 = 10 stamps: the next epoch would pass 2^31.
+    executor._resident.pass_number = (1 << 31) // 10 - 15
     assert tokens(run(executor, greedy())) == whole
     assert executor._resident.pass_number < 100
     executor.truncate(0, 0)
-    executor._resident.pass_number = (1 << 32) // 10 - 200  # room enough: nothing is cleared
+    executor._resident.pass_number = (1 << 31) // 10 - 200  # room enough: nothing is cleared
     assert tokens(run(executor, greedy())) == whole
-    assert executor._resident.pass_number > 1 << 28
+    assert executor._resident.pass_number > 1 << 27
 
 
 def test_a_starved_kernel_is_told_and_survived(

@@ -42,8 +42,8 @@ BUGS = {
     ),
     "a stamp for the whole pass": Bug(
         "block.cuh",
-        "return state->pass_number * PASS_STAMPS + event + 1;",
-        "return state->pass_number + 1 + 0 * event;",
+        "return state->first_stamp + event;",
+        "return state->first_stamp + 0 * event;",
         TWO_BLOCKS,
     ),
     "queries stamped one event too early": Bug(

@@ -89,7 +89,6 @@ COMMON = {
     "LDG.E.STRONG.SYS": 2,  # load_relaxed_system, load_host
     "LDG.E.64.STRONG.SYS": 1,  # load_host_word
     "MEMBAR.ALL.SYS": 1,
-    "MUFU.EX2": 1,
     "HMMA.16816.F32.BF16": 1,
     "LDGSTS.E.BYPASS.128": 1,
 }

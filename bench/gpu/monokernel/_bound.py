@@ -1,14 +1,15 @@
 """How far a word of a GPU may lie from the emulator's: derived, and measured where no formula is.
 
-Both compute the same formulas in the same order, with the same roundings. Three things differ:
+Both compute the same formulas in the same order, with the same roundings, and the emulator adds as
+the matrix unit is published to. If that is true the words are equal. The bound is for a unit that
+does otherwise:
 
-1. The matrix unit adds 16 products and the addend in an order of its own, and cuts bits off where
-   the emulator rounds. A sum of n products errs by at most n additions of 2^-23 of sum |w x| each.
-2. `ex2.approx` errs by 2^-22 of its value.
-3. What follows from both: a number that is rounded to p significant bits may fall on the other
+1. It may add 16 products and the addend in an order of its own, and cut bits off elsewhere. A sum
+   of n products errs by at most n additions of 2^-23 of sum |w x| each.
+2. What follows from that: a number that is rounded to p significant bits may fall on the other
    side.
 
-The third is the largest by far. Two numbers that differ by d, rounded to steps of u, differ by u
+The second is the larger by far. Two numbers that differ by d, rounded to steps of u, differ by u
 with a probability of d / u (d < u): mean square u d <= d^2 + (u / 2)^2, and for larger d it is
 nearer to d^2 still. Half a step is at most 2^-p of the number. So a rounding adds at most what an
 independent error of standard deviation 2^-p of the number would add, however small the difference
@@ -22,7 +23,7 @@ rounds, its sign drawn from number and seed. The root mean square of what become
 standard deviation s. Depth and the number of summands are in it: a product of n summands gets 2^-p
 sqrt(sum (w x)^2), at least 2^-p sum |w x| / sqrt(n). The first difference is n 2^-23 sum |w x| at
 most, which is less than that for n sqrt(n) < 2^(23 - p): n < 256 with p = 11, n < 1024 with p = 8;
-`check_summands` holds it. The second is nothing beside it.
+`check_summands` holds it.
 
 A dozen runs say little of one word, so words of one kind in a row of a pass share what they have:
 the deviation is taken as sqrt(s^2 + mean s^2). Six of them are allowed. Where nothing was rounded

@@ -332,11 +332,12 @@ def segments(layout: Layout, context: int) -> dict[str, tuple[Segment, ...]]:
         )
         return product(step, *marks)
 
+    # Sums are not fused: FFMA is a power of two, or a quotient.
     keys = -(-context // layout.plan.splits)
     width = layout.kv_row_bytes // 2
     tile = (
         *trips(2 * width, 16, Mark("attend_tile", "HMMA")),  # two halves of the keys
-        Mark("attend_tile", "MUFU.EX2"),
+        Mark("attend_tile", "FFMA"),
         *trips(width, 8, Mark("attend_tile", "HMMA")),
     )
     partial = (
@@ -344,18 +345,18 @@ def segments(layout: Layout, context: int) -> dict[str, tuple[Segment, ...]]:
         Mark("attend_queries", "SHFL"),
         Mark("publish_partial", "STS"),
         Mark("publish_partial", "BAR.SYNC"),
-        Mark("publish_partial", "MUFU.EX2"),
+        Mark("publish_partial", "FFMA"),
         *trips(group * (h + 2), threads, Mark("publish_partial", "STG")),
     )
     unit = (
         Mark("fetch_unit", "STS"), Mark("attend", "BAR.SYNC"), Mark("attend_tile", "LDG")
     )  # fmt: skip
     merged = (
-        *trips(layout.plan.splits, 1, Mark("merge_splits", "MUFU.EX2")),
+        *trips(layout.plan.splits, 1, Mark("merge_splits", "FFMA")),
         Mark("merge_splits", "MUFU.RCP"),
     )
     hidden = (
-        Mark("publish_hidden", "MUFU.EX2"),
+        Mark("publish_hidden", "FFMA"),
         Mark("publish_hidden", "MUFU.RCP"),
         Mark("publish_hidden", "STG"),
     )

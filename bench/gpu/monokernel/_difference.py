@@ -1,7 +1,7 @@
 """The first event that is wrong, in program order, and how much is wrong behind it.
 
 A word is wrong if its stamp is another one than predicted, or its value lies beyond its bound.
-Behind a wait that starved blocks go on with garbage, stamped as if it were none; in program order
+Behind a wait that starved blocks go on with garbage, whose stamps nobody awaits; in program order
 the word that did not come stands before all that came of it.
 """
 

@@ -34,6 +34,8 @@ PROBE_SOURCES = {
     "token": ("token.cu",),
     "mailbox": ("mailbox.cu", "memory.cu"),
     "matvec": ("matvec.cu", "memory.cu"),
+    "litmus": ("litmus.cu",),
+    "matrix-unit": ("matrix_unit.cu",),
 }
 
 
@@ -150,9 +152,8 @@ def _variant(scale: Scale, info: GpuInfo, name: str) -> Iterator[Wanted]:
 
 def _probe(sources: Sequence[str]) -> Iterator[Wanted]:
     for source in sources:
-        headers = (("params.h", probes.header()),
-                   ("ring.cuh", (probes.KERNELS / "ring.cuh").read_text()))  # fmt: skip
-        yield Wanted(f"probe {source}", str(probes.KERNELS / source), extra=headers, fuse=True)
+        extra = tuple(probes.headers().items())
+        yield Wanted(f"probe {source}", str(probes.KERNELS / source), extra=extra, fuse=True)
 
 
 def _nearly_free(info: GpuInfo) -> GpuInfo:

@@ -48,6 +48,10 @@ class Scale:
     choose_rounds: int = 1000
     pings: int = 2000
     launches: int = 1000
+    matrix_sums: int = 1_250_000  # of each kind and format: 10 million in all
+    litmus_rounds: int = 5000  # of each instance, in a launch
+    litmus_patience: int = 20_000  # looks of a wait
+    litmus_seconds: float = 2.0
     graph_nodes: int = 500
     node_work_cycles: int = 10_000
 
@@ -93,6 +97,10 @@ TINY = Scale(
     choose_rounds=6,
     pings=20,
     launches=5,
+    matrix_sums=2048,
+    litmus_rounds=20,
+    litmus_patience=300,
+    litmus_seconds=0.0,
     graph_nodes=4,
     node_work_cycles=100,
 )

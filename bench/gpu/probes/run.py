@@ -32,6 +32,8 @@ PROBES = tuple(
         ("waits", "waits:waits", 2.0, "what a dependency among SMs costs"),
         ("launch", "launches:launches", 0.5, "what a kernel boundary costs"),
         ("token", "choose:token", 1.0, "choosing a token, and its way to the host and back"),
+        ("litmus", "litmus:litmus", 2.0, "does the memory keep the order that protocols need?"),
+        ("matrix-unit", "matrix_unit:matrix_unit", 2.0, "are the matrix unit's sums as published?"),
         ("mailbox", "mailbox:mailbox", 1.0, "kernels that push words to each other"),
         ("matvec", "matvec:matvec", 4.0, "can arithmetic keep up with the stream of weights?"),
     )

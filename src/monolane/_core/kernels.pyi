@@ -75,6 +75,11 @@ def attend(isa: str, q: Annotated[NDArray[numpy.float32], dict(shape=(None, None
 def store_kv(isa: str, x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], format: str) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]:
     """The bytes of x [N] in a cache format."""
 
+def add_matrix_products(rows: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', device='cpu', writable=False)], columns: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', device='cpu', writable=False)], before: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, half: bool) -> Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')]:
+    """
+    Products of rows [N, K] and columns [N, K] or [1, K], bits of float16 (`half`) or bfloat16, behind sums [N], as a GPU's matrix unit adds them: float32 [N].
+    """
+
 def add(isa: str, a: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], b: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')]:
     """a + b, each [N]."""
 

@@ -77,6 +77,18 @@ def verify(
             "instead, bit by bit; needs no Transformers.",
         ),
     ] = False,
+    bits: Annotated[
+        Path | None,
+        typer.Option(
+            "--bits",
+            help="Compute an answer that a GPU gave anew on this processor, bit by bit instead: a "
+            "file that --record wrote; needs no GPU.",
+        ),
+    ] = None,
+    record: Annotated[
+        bool,
+        typer.Option("--record", help="With --bits: let the GPU here answer, and write the file."),
+    ] = False,
     prompts: Annotated[
         Path | None,
         typer.Option(help="With --lossless: a prompt, or a JSON string, in each line."),
@@ -93,7 +105,7 @@ def verify(
         int | None,
         typer.Option(
             help="Also compare on this many random tokens [0: not; default 300]; with --lossless "
-            "tokens of each answer [default 100].",
+            "tokens of each answer [default 100], with --record of the one [default 16].",
             min=0,
         ),
     ] = None,
@@ -106,7 +118,8 @@ def verify(
     or that in its folder. Of a .gguf file in blocks, both compute with the numbers that the blocks
     mean; the engine does so on the reference backend.
 
-    Exit code 0 if they agree within the rounding error of float32, 1 if they do not.
+    Exit code 0 if they agree within the rounding error of float32, 1 if they do not; with
+    --lossless and --bits, if every bit is the same.
     """
     from monolane._progress import still
     from monolane.engine import Engine
@@ -127,6 +140,17 @@ def verify(
             model or "demo", texts, tokens or 100, loading.backend, loading.draft, as_json
         )
         raise typer.Exit(0 if same else 1)
+    if bits is not None:
+        from monolane.cli._bits import verify_bits
+
+        if model is None or prompts is not None or trust_remote_code:
+            raise typer.BadParameter("--bits: expected --model, and no --prompts and no other code")
+        same = verify_bits(
+            model, bits, record=record, prompt=PROMPTS[0], tokens=tokens, as_json=as_json
+        )
+        raise typer.Exit(0 if same else 1)
+    if record:
+        raise typer.BadParameter("--record: expected --bits FILE, which it writes")
     if model is None or prompts is not None or loading.draft is not None:
         raise typer.BadParameter(
             "expected --model, and --prompts and --draft with --lossless alone"

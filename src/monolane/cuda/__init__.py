@@ -3,6 +3,9 @@
 Importing this package imports no package of CUDA; ``CudaDevice`` does.
 """
 
+from monolane.cuda._answer_bits import AnswerBits
+from monolane.cuda._answer_bits import check as check_answer
+from monolane.cuda._answer_bits import record as record_answer
 from monolane.cuda._compile import compiler_version
 from monolane.cuda._device import Device, GpuInfo
 from monolane.cuda._driver import CudaDevice
@@ -12,14 +15,17 @@ from monolane.cuda._probe import Lack, Machine, examine
 from monolane.cuda._requirements import check_fit
 
 __all__ = [
+    "AnswerBits",
     "CudaDevice",
     "CudaExecutor",
     "Device",
     "GpuInfo",
     "Lack",
     "Machine",
+    "check_answer",
     "check_fit",
     "check_weights",
     "compiler_version",
     "examine",
+    "record_answer",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monolane.cuda._device import Device
+from monolane.cuda._device import Device, GpuInfo
 from monolane.cuda._epoch import Epoch, Limits
 from monolane.cuda._formats import check_weights, find_dtype
 from monolane.cuda._layout import Layout
@@ -68,6 +68,11 @@ class CudaExecutor(Executor):
         self.plan: Any = self.layout.plan
         self.workers = self.layout.plan.groups.workers
         self._epoch: Epoch | None = None
+
+    @property
+    def gpu(self) -> GpuInfo:
+        """What the first GPU says of itself; all are of one kind."""
+        return self._resident.device.info
 
     @property
     def layout(self) -> Layout:

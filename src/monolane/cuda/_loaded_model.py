@@ -84,7 +84,7 @@ class Resident:
     def make_stamps_last(self, passes: int) -> None:
         """Clear the words if stamps could wrap within so many passes: no stale one can match."""
         events = 2 * len(self.layout.layers) + 2
-        if (self.pass_number + passes + 2) * events >= 1 << 32:
+        if (self.pass_number + passes + 2) * events >= 1 << 31:  # above are bad stamps
             self._clear_words()
 
     def take_guide_stamps(self, counts: list[int]) -> list[int]:

@@ -61,7 +61,7 @@ PREDICTIONS = {
         "outputs of other lanes are asked for before the product", (3, 6), (5, 8)
     ),
     Switch.TOKEN_END: Prediction(
-        "requests are in shared memory; control and fault are asked for early", (5, 8), (5, 8)
+        "requests are in shared memory; control is asked for early", (5, 8), (5, 8)
     ),
     Switch.GATE: Prediction(
         "who has waited in vain asks for one pair until it is there", (-10, 10), (-10, 15)

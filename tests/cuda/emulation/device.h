@@ -103,6 +103,7 @@ DEVICE Vec4 load_relaxed(const Vec4* from) {  // torn: others run between the wo
 }
 DEVICE void store_relaxed(u32* to, u32 value) { emulator::store_late(to, value, 4); }
 DEVICE u32 load_acquire(const u32* from) { return load_relaxed(from); }
+DEVICE void fence_block() {}  // shared memory has no delays here
 DEVICE void fence_device() { emulator::fence(); }
 DEVICE u32 add_relaxed(u32* to, u32 value) {
   emulator::check_own(to, "atomic");
@@ -199,9 +200,10 @@ DEVICE void copy_async_wait() {
 // ---- matrix instructions -----------------------------------------------------------------------
 DEVICE void emulated_mma(void (*multiply)(emulator::Posts&), float (&c)[4], Vec4 a, u32 b0,
                          u32 b1) {
-  u32 mine[6] = {a.x, a.y, a.z, a.w, b0, b1};
-  const emulator::Posts& posts = emulator::meet_warp(emulator::MATRIX, mine, 6, multiply);
-  for (u32 i = 0; i < 4; ++i) c[i] += posts.product[thread_index() % 32][i];
+  u32 mine[10] = {a.x, a.y, a.z, a.w, b0, b1};
+  for (u32 i = 0; i < 4; ++i) mine[6 + i] = emulator::bits_of(c[i]);
+  const emulator::Posts& posts = emulator::meet_warp(emulator::MATRIX, mine, 10, multiply);
+  for (u32 i = 0; i < 4; ++i) c[i] = posts.product[thread_index() % 32][i];
 }
 DEVICE void mma_bf16(float (&c)[4], Vec4 a, u32 b0, u32 b1) {
   emulated_mma(emulator::multiply_bf16, c, a, b0, b1);
@@ -242,10 +244,6 @@ DEVICE u32 select_bytes(u32 a, u32 b, u32 selector) {
     out |= static_cast<u32>(all >> (selector >> 4 * i & 7) * 8 & 255) << 8 * i;
   }
   return out;
-}
-DEVICE float exp2_fast(float x) {  // subnormal inputs and results are zero
-  float y = __builtin_exp2f(__builtin_fabsf(x) < 0x1p-126f ? 0.0f : x);
-  return y < 0x1p-126f ? 0.0f : y;
 }
 DEVICE float divide(float a, float b) { return a / b; }
 DEVICE float square_root(float x) { return __builtin_sqrtf(x); }

@@ -68,7 +68,7 @@ struct Rendezvous {  // a reusable barrier of lanes
 // What collectives of a warp leave for its lanes; two take turns, because a lane can be at most one
 // collective ahead of the slowest.
 struct Posts {
-  u32 words[32][8];
+  u32 words[32][10];
   float product[32][4];
 };
 

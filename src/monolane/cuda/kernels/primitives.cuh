@@ -70,6 +70,25 @@ DEVICE float f16_high(u32 pair) {
   return high;
 }
 
+// 2^x within one ulp, with the same bits on every architecture and in the emulator, which the
+// matrix unit's neighbours (ex2.approx, v_exp_f32) do not promise: 2^n times a polynomial of what
+// is left of x, -1/2 to 1/2. Subnormal results are zero.
+DEVICE float exp2_fast(float x) {
+  constexpr float ROUNDER = 12582912.0f;  // 1.5 * 2^23: beside it a float is a whole number
+  const float shifted = x + ROUNDER, rest = x - (shifted - ROUNDER);
+  float y = 1.5353362e-4f;  // the least largest relative error of degree 6: 2^-28.9
+  y = fma(y, rest, 1.3398875e-3f);
+  y = fma(y, rest, 9.618437e-3f);
+  y = fma(y, rest, 5.5503324e-2f);
+  y = fma(y, rest, 0.24022648f);
+  y = fma(y, rest, 0.6931472f);
+  y = fma(y, rest, 1.0f);
+  y = float_of_bits(bits_of_float(y) + (bits_of_float(shifted) << 23));
+  if (x < -126.0f) y = 0.0f;
+  if (x >= 128.0f) y = float_of_bits(0x7f800000u);
+  return x != x ? x : y;
+}
+
 // The nearest e4m3, ties to even, of a number of at most 464 in size: a shift of the float's bits,
 // or, where steps are 2^-9, the mantissa of a sum whose last bit is worth that. In whole numbers on
 // every architecture, for weights are rounded once, while a model is loaded.

@@ -123,6 +123,7 @@ DEVICE u32 load_acquire(const u32* from) {
 DEVICE void add_release(u32* to, u32 value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
+DEVICE void fence_block() { asm volatile("fence.acq_rel.cta;" ::: "memory"); }
 DEVICE void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 // System scope: what a peer GPU or the host may write or read.
 DEVICE u32 load_relaxed_system(const u32* from) {
@@ -255,11 +256,6 @@ DEVICE void floats_of_f16x2(u32 pair, float& low, float& high) {
       : "r"(pair));
 }
 DEVICE u32 select_bytes(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
-DEVICE float exp2_fast(float x) {  // within 2 ulp; subnormal results are zero
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 // Correctly rounded, whatever -use_fast_math says.
 DEVICE float divide(float a, float b) { return __fdiv_rn(a, b); }
 DEVICE float square_root(float x) { return __fsqrt_rn(x); }
@@ -350,6 +346,9 @@ DEVICE void bulk_load(void* to_shared, const void* from, u32 bytes, u64* barrier
       "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 }
+// Orders what this thread has waited for before the bulk copies that it begins: they go another way
+// to memory ("async proxy") than loads and stores.
+DEVICE void bulk_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEVICE void bulk_load_default(void* to_shared, const void* from, u32 bytes, u64* barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
@@ -429,6 +428,7 @@ DEVICE void stream_chunk(void* to_shared, const void* from, u32 bytes, u64* full
   u32 thread = threadIdx.x & 31;
 #if HOPPER
   if (thread != 0) return;
+  bulk_fence();  // the readers' loads, which it has seen the end of, before the copy's writes
   barrier_expect(full, bytes);
   bulk_load(to_shared, from, bytes, full, policy);
 #else
