@@ -2,13 +2,14 @@
 
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import typer
 
-from monolane.cli import app
+from monolane.cli import app, main
 from monolane.cli._examples import EXAMPLES
 from monolane.serve._tools.formats import FORMATS
 
@@ -67,6 +68,23 @@ def test_lists_of_commands_have_whole_summaries(
     for name, command in find(path).commands.items():
         if not command.hidden:
             assert f"  {name}  " in listed, name
+
+
+@pytest.mark.parametrize("words", [[], ["-h"], ["--help"]], ids=repr)
+def test_a_list_of_commands_reads_no_options(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take as long to read as all files to import; the list is that of the whole."""
+    made = []
+    whole = typer.main.get_command
+    monkeypatch.setattr(typer.main, "get_command", lambda x: made.append(whole(x)) or made[-1])
+    monkeypatch.setattr(sys, "argv", ["monolane", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == (0 if words else 2)
+    told = "".join(capsys.readouterr())
+    assert told == shown((), capsys).rstrip("\n") + "\n"
+    assert not any(command.params for command in made[0].commands.values())
 
 
 @pytest.mark.parametrize("group", ["bench", "eval", "plan"])

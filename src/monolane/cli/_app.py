@@ -26,11 +26,17 @@ if TYPE_CHECKING:
 
 HelpAsked: Any = CLICK.NoArgsIsHelpError
 FAILED, WRONG_USAGE = 1, 2  # typer ends with 2 itself
+# Command lines that are answered with the list of commands.
+_LISTS: tuple[list[str], ...] = ([], ["-h"], ["--help"])
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
-def command_line(wanted: Collection[str] = ALL) -> typer.Typer:
-    """Return the command line with the commands and groups of these names."""
+def command_line(wanted: Collection[str] = ALL, *, listed: bool = False) -> typer.Typer:
+    """Return the command line with the commands and groups of these names.
+
+    listed  whether somebody wants to see what there is, and no more: commands have no options
+            then, nor groups commands, which take as long to read as all files take to import
+    """
     made = typer.Typer(
         name="monolane",
         cls=Commands,
@@ -46,13 +52,16 @@ def command_line(wanted: Collection[str] = ALL) -> typer.Typer:
     made.callback()(_options)
     for name in COMMANDS:
         if name in wanted:
-            made.command(cls=Command)(_of_file(name))
+            command = _of_file(name)
+            made.command(cls=Command)(_headline(command) if listed else command)
     for name, meant in OTHER_WORDS.items():
-        if name in wanted:
+        if name in wanted and not listed:
             made.command(name, cls=Command, hidden=True)(_of_file(meant))
     for name in GROUPS:
         if name in wanted:
             group = _group(name)
+            if listed:
+                group = typer.Typer(help=group.info.help)
             for command in group.registered_commands:
                 command.cls = Command
             made.add_typer(group, name=name)
@@ -68,6 +77,15 @@ def __getattr__(name: str) -> typer.Typer:
 
 def _of_file(name: str) -> Any:
     return getattr(import_module(f"monolane.cli._{name}"), name)
+
+
+def _headline(command: Any) -> Any:
+    """Return what a list shows of a command: its name and what it does."""
+
+    def shown() -> None: ...
+
+    shown.__name__, shown.__doc__ = command.__name__, command.__doc__
+    return shown
 
 
 def _group(name: str) -> typer.Typer:
@@ -133,7 +151,9 @@ def main() -> NoReturn:
     gc.set_threshold(20_000, *gc.get_threshold()[1:])
     try:
         with checked_stdout():
-            sys.exit(_run(typer.main.get_command(command_line(_named(sys.argv[1:]) or ALL))))
+            words = sys.argv[1:]
+            made = command_line(_named(words) or ALL, listed=words in _LISTS)
+            sys.exit(_run(typer.main.get_command(made)))
     except RequestError as error:
         _end(error, WRONG_USAGE)
     except MonolaneError as error:

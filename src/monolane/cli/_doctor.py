@@ -1,6 +1,5 @@
 """``monolane doctor``: what this machine has, what is missing, and the command that mends it."""
 
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -200,12 +199,14 @@ def _auto(model: str, dtype: str, gpu: "GpuInfo") -> Finding:
 
 
 def _extras() -> Iterator[Finding]:
+    from importlib.metadata import version
+
     for name, (purpose, extra) in _OPTIONAL.items():
         if importlib.util.find_spec(name) is None:
             mend = f"pip install 'monolane[{extra}]'"
             yield Finding("optional", name, "missing", f"for {purpose}", mend)
         else:
-            yield Finding("optional", name, "ok", importlib.metadata.version(name))
+            yield Finding("optional", name, "ok", version(name))
 
 
 def _code_guard() -> Finding:

@@ -1,6 +1,5 @@
 """``monolane rank``: give this host's cores to a model that another host decodes."""
 
-import secrets
 import signal
 import sys
 from pathlib import Path
@@ -31,6 +30,8 @@ def rank(
     That process names this one's address with --ranks. It needs the same model and the same version
     of monolane. When that process ends or is lost, the next one is served.
     """
+    import secrets  # not at once: it takes as long to import as all that lists need of this file
+
     from monolane import _env
     from monolane._naming import naming
     from monolane.cli._logs import log_to_stderr
