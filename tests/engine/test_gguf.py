@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from monolane import Engine, SamplingParams
-from monolane.engine import _registry
-from monolane.errors import BackendError, CheckpointError, ModelNotFoundError, TextError
+from monolane.errors import CheckpointError, ModelNotFoundError, TextError
 from monolane.model import Blocks, GgufModel, PairScaling, Role, Weights
 from monolane.model._gguf_types import GGML_TYPES
 
@@ -333,26 +332,6 @@ def test_the_cpu_multiplies_by_the_blocks_of_a_latent(
     # As above, but a rounded activation may choose another expert, which changes a token's logits:
     # so the median, of which few tokens are no part.
     assert 0 < np.median(error) < 0.05 * logits["reference"].std()
-
-
-def test_a_gpu_is_left_alone_by_blocks(
-    caplog: pytest.LogCaptureFixture,
-    tiny_llama: tuple[dict[str, Any], dict[str, Any]],
-    write_gguf: Write,
-    tmp_path: Path,
-) -> None:
-    fields, arrays = tiny_llama
-    array = arrays["blk.0.attn_q.weight"]
-    packed = gguf.quants.quantize(array, gguf.GGMLQuantizationType.Q8_0)
-    arrays["blk.0.attn_q.weight"] = ("Q8_0", packed)
-    path = write_gguf(tmp_path / "x.gguf", fields, arrays)
-    wanted = "cuda: expected a model of plain numbers, got blocks of Q8_0; use backend='cpu'"
-    with pytest.raises(BackendError, match=wanted):
-        Engine.load(path, "cuda")
-    executor = _registry._open_best(Weights.open(path), "auto", context=8, slots=1)
-    assert executor.name == "cpu"
-    assert wanted in caplog.text
-    executor.close()
 
 
 def test_text_comes_from_the_files_own_tokenizer(llama_gguf: Path) -> None:

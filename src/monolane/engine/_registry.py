@@ -85,12 +85,11 @@ def _open_best(weights: Weights, dtype: str, *, context: int, slots: int, **more
     What goes wrong on a GPU that could is raised: only what is known beforehand falls back.
     """
     from monolane.cpu import CpuExecutor
-    from monolane.cuda import CudaDevice, CudaExecutor, check_fit, check_weights, compiler_version
+    from monolane.cuda import CudaDevice, CudaExecutor, check_fit, compiler_version
 
     falls = {name: value for name, value in more.items() if OPTIONS[name].auto == "falls"}
     try:
         Loading(**falls).check_backend("cuda")
-        check_weights(weights)
         compiler_version()
         device = CudaDevice()
         try:

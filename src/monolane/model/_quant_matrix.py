@@ -6,7 +6,8 @@ so loading is mapping. Of a group of 32 columns, int8 has a byte for each; int4 
 ``Blocks`` is GGUF's, scales among codes: executors bring it into an order of their own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,10 @@ class Quantized:
     def nbytes(self) -> int:
         """Bytes of codes and scales."""
         return self.codes.nbytes + self.scales.nbytes
+
+    def __getitem__(self, outer: Any) -> "Quantized":
+        """Return some of the rows, as NumPy indexes the axes before the last; nothing is copied."""
+        return Quantized(self.bits, self.codes[outer], self.scales[outer])
 
     def widened(self) -> npt.NDArray[np.float32]:
         """Return codes * scales: float32 [.., K], exact, since no product has over 19 bits."""
@@ -80,6 +85,10 @@ class Blocks:
     def nbytes(self) -> int:
         """Bytes of the blocks."""
         return self.data.nbytes
+
+    def __getitem__(self, outer: Any) -> "Blocks":
+        """Return some of the rows, as NumPy indexes the axes before the last; nothing is copied."""
+        return replace(self, data=self.data[outer])
 
     def widened(self) -> npt.NDArray[np.float32]:
         """Return the numbers that are meant, float32 [.., K], as llama.cpp dequantises them.

@@ -7,6 +7,8 @@ the rows and columns of its own lanes from the dense matrix (csrc/ops/packed_wei
 from dataclasses import replace
 from typing import Any
 
+from monolane.errors import ConfigError
+from monolane.model._formats import find_format
 from monolane.model._lanes import in_lanes, lane_cut
 from monolane.model._quant_matrix import Blocks, Quantized
 from monolane.model._tensors import lane_shape
@@ -18,7 +20,7 @@ def cut_weights(dense: Weights, lanes: int) -> Weights:
     """Return a model of one lane with the config and the arrays of several: see ``in_lanes``.
 
     Nothing is copied but KV heads that are repeated: a lane's columns are a view with the dense
-    matrix's stride. ConfigError says what does not divide.
+    matrix's stride. ConfigError says what does not divide, or which blocks would be cut in two.
     """
     if lanes == dense.config.num_lanes:
         return dense
@@ -34,8 +36,17 @@ def cut_weights(dense: Weights, lanes: int) -> Weights:
         return lane_cut(dense.config, config, role).of(array[0]).reshape(shape)
 
     def coded(role: Role, matrix: Quantized | Blocks) -> Quantized | Blocks:
+        if role is Role.EMBEDDING:
+            return matrix
+        columns = lane_shape(config, role)[-1]
+        row = find_format(matrix.format if isinstance(matrix, Blocks) else f"int{matrix.bits}")
+        block = row.super_block or row.group
+        if columns % block:
+            raise ConfigError(
+                f"{role.value} in {row.name}: expected columns in whole blocks of {block}, got "
+                f"{columns} for each of {lanes} lanes; use fewer, or a model of plain numbers"
+            )
         if isinstance(matrix, Blocks):
-            columns = lane_shape(config, role)[-1]
             return replace(matrix, data=part(role, matrix.data), columns=columns)
         return Quantized(matrix.bits, part(role, matrix.codes), part(role, matrix.scales))
 

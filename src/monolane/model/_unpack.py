@@ -88,10 +88,7 @@ def _find(weights: Weights, spec: TensorSpec, role: Role) -> tuple[Matrix, ...]:
     if role in EXPERT_ROLES and spec.layer is not None:
         each = weights.experts[role, spec.layer]
         return each if spec.expert is None else (each[spec.expert],)
-    coded = weights.quantized.get((role, spec.layer))
-    if coded is not None:
-        return (coded,)
-    return ((weights.outer if spec.layer is None else weights.layers[spec.layer])[role],)
+    return (weights.matrix(role, spec.layer),)
 
 
 def _dtype(matrix: Matrix) -> np.dtype[Any]:

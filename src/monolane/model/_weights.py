@@ -172,6 +172,13 @@ class Weights:
         """Bytes of all experts' matrices, as they are stored."""
         return sum(matrix.nbytes for each in self.experts.values() for matrix in each)
 
+    def matrix(self, role: Role, layer: int | None) -> Matrix:
+        """Return an array or a quantised matrix; ``layer`` None: one outside the layers."""
+        coded = self.quantized.get((role, layer))
+        if coded is not None:
+            return coded
+        return (self.outer if layer is None else self.layers[layer])[role]
+
     def coded(self) -> Iterator[tuple[tuple[Role, int | None], Quantized | Blocks]]:
         """Yield every matrix that is quantised, also each expert's, by role and layer."""
         yield from self.quantized.items()
