@@ -30,8 +30,11 @@ from monolane._results import Record, check_record
 from monolane.cuda import GpuInfo, _epoch
 from monolane.cuda._compile import compile_kernel, compiler_version
 from monolane.cuda._kernel_header import specialisation
-from monolane.cuda._program import Exchange
+from monolane.cuda._layout import lay_out
+from monolane.cuda._program import Exchange, shares_of
 from monolane.errors import MissingExtraError
+from monolane.model import Role, parse_config
+from monolane.plan import DeviceDescription, build
 
 CASE = words.Case("bfloat16", 8)
 WIDTH, DTYPE = CASE.width, CASE.dtype
@@ -75,11 +78,11 @@ FAULTS = {
         "publish(square_words(b, event) + t * even(BLOCKS) + b.member, bits_of_float(sum),",
         "SQUARES", "DOWN", "bound", layer=0,
     ),
-    "queries that turn the other way": Fault(
+    "queries of another row": Fault(
         "qkv.cuh",
-        "value = second ? value * turn[0] + other * turn[1]",
-        "if (HERE(3, work.layer)) other = -other;\n    "
-        "value = second ? value * turn[0] + other * turn[1]",
+        "const f32 value = qkv_total(b, bias, t, r, row);",
+        "const u32 other = HERE(3, layer) ? (r + 1) % rows : r;\n    "
+        "const f32 value = qkv_total(b, bias, t, other, row);",
         "QKV", "QKV", "bound",
     ),
     "keys of another layer": Fault(
@@ -113,8 +116,9 @@ FAULTS = {
     ),
     "queries stamped one event too early": Fault(
         "qkv.cuh",
-        "pack16(value, 0.0f), work.stamp);",
-        "pack16(value, 0.0f), work.stamp - HERE(8, work.layer));",
+        "const u32 stamp = b.stamp(event_after(layer, ATTENTION));\n  const u32 rows = queries.end",
+        "const u32 stamp = b.stamp(event_after(layer, ATTENTION)) - HERE(8, layer);\n  "
+        "const u32 rows = queries.end",
         "QKV", "QKV", "stamp",
     ),
     "an offer with another token": Fault(
@@ -150,6 +154,14 @@ FAULTS = {
         "while (HERE(13, layer)) nap();\n  "
         "u32 rows = own.end - own.begin, stamp = b.stamp(event_after(layer, MLP));",
         "HIDDEN", "GATE_UP", "missing",
+    ),
+    "queries that turn the other way": Fault(
+        "attend.cuh",
+        "finish_head(layer, tables[n], x);",
+        "if (planted == 14 && b.worker == 4 && layer == 2 && b.state->pass_number == 0) {\n        "
+        "for (u32 k = 0; k < PAIRS_EACH; ++k) tables[n].turn[k][1] *= -1;\n      }\n      "
+        "finish_head(layer, tables[n], x);",
+        "PARTIAL", "ATTEND", "bound", blocks=(4,),
     ),
 }  # fmt: skip
 STOPS = "a block that stops"
@@ -384,7 +396,33 @@ def test_every_event_of_a_pass_is_compared(prediction: Prediction, faulty: Plant
     assert written == {Exchange[name] for name in names} - {Exchange.GUIDE}
     for what, kind in _events.kinds_of(layout).items():
         there = prediction.words.stamps[what] != 0
-        assert (np.broadcast_to(kind.owners, there.shape)[there] != _events.NOBODY).all(), what
+        for turn in range(there.shape[1]):
+            owners = np.broadcast_to(kind.owners_in(turn), there[:, turn].shape)
+            assert (owners[there[:, turn]] != _events.NOBODY).all(), what
+
+
+def test_layers_that_deal_rows_out_by_turns_have_other_owners() -> None:
+    """Each word has one, as many words each as it has rows; in a kernel that keeps its words."""
+    fields = {"model_type": "llama", "hidden_size": 96, "intermediate_size": 296,
+              "num_hidden_layers": 4, "num_attention_heads": 3, "num_key_value_heads": 1,
+              "head_dim": 32, "vocab_size": 64, "max_position_embeddings": 64}  # fmt: skip
+    device = DeviceDescription(
+        name="a device", workers=4, bandwidth=1e9, compute=1e9, source="a test", tile_rows=16
+    )
+    layout = lay_out(build(parse_config(fields), device, DTYPE, max_width=1), kept_passes=1)
+    assert layout.share_layers == 2
+    for what, roles in (
+        (Exchange.QKV, (Role.Q, Role.K, Role.V)),
+        (Exchange.HIDDEN, (Role.GATE,)),
+    ):
+        kind, both = _events.kinds_of(layout)[what], []
+        for layer in range(4):
+            rows = shares_of(layout.plan, layer)
+            wanted = sum(np.diff(rows[role].bounds) for role in roles)
+            found = np.bincount(kind.owners_in(layer).ravel(), minlength=layout.blocks)
+            np.testing.assert_array_equal(found, wanted)
+            both.append(found)
+        assert (both[0] != both[1]).any(), what
 
 
 def test_a_prediction_survives_its_file(prediction: Prediction, tmp_path: Path) -> None:

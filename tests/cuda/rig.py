@@ -209,16 +209,17 @@ class Rig:
         sm: int = 90,
         optimise: str = "-Og",  # half as long to compile as -O1, an eighth longer to run
         switches: Switch = NONE,
+        folds: bool = False,
     ) -> None:
         self.weights, self.config, self.slots = weights, weights.config, slots
         device = DeviceDescription(
             name="emulated", workers=workers, bandwidth=1e9, compute=1e9, source="a test",
-            chunk=chunk, choice=Choice.EVERYONE,
+            chunk=chunk, choice=Choice.EVERYONE, tile_rows=16,
         )  # fmt: skip
         self.layouts = {
             width: _lay_out(
                 build(weights.config, device, dtype, max_width=width, context=context),
-                warps, slot_bytes, ring, wide, devices, switches,
+                warps, slot_bytes, ring, wide, devices, switches, folds,
             )
             for width in widths
         }  # fmt: skip
@@ -240,7 +241,7 @@ class Rig:
         What is the host's is with the first one's.
         """
         layout = self.layout
-        tables = make_tables(layout.plan, self.weights, layout.switches)
+        tables = make_tables(layout, self.weights)
         named = {name: getattr(tables, name) for name in tables.__slots__}
         runs, scales = pack(layout, self.weights), pack_scales(layout, self.weights)
         homes, self.bounds = [], []
@@ -438,9 +439,10 @@ def _lay_out(
     wide: bool | None,
     devices: int,
     switches: Switch,
+    folds: bool,
 ) -> Layout:
     wish: dict[str, Any] = {"warps": warps, "slot_bytes": slot_bytes, "devices": devices}
-    wish["switches"] = switches
+    wish |= {"switches": switches, "few_slots": 1000 if folds else 0}
     if wide is not None:
         wish["wide"] = wide
     layout = lay_out(plan, **wish)

@@ -2,10 +2,12 @@
 oracle. In float16 the kernel alone; in bfloat16 the whole engine, from a folder in Hub layout."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import ml_dtypes
 import numpy as np
 import pytest
@@ -15,12 +17,13 @@ from test_monokernel import check_logits, check_widths, random_ids, sorted_out
 from tolerance import limits, oracle
 
 from monolane import Engine, SamplingParams
-from monolane.cuda import CudaExecutor
+from monolane.cuda import CudaExecutor, _layout
 from monolane.cuda._pack import widened
 from monolane.engine import _engine
 from monolane.model import (
     NEVER,
     NOW,
+    Kind,
     LayerConfig,
     ModelConfig,
     Reduce,
@@ -31,6 +34,7 @@ from monolane.model import (
     tensor_specs,
     write_checkpoint,
 )
+from monolane.plan import PhaseKind
 
 PROMPT, DRAWN, TOKENS = 7, 8, 30  # longer than every window, and than the trained context of YARN
 BLOCKS = 3  # which no size below is a multiple of
@@ -97,6 +101,21 @@ MORE: dict[str, dict[str, Any]] = {
     "IQuest-Coder": {"model_type": "iquestcoder"},
     "Ministral": {"model_type": "ministral", "sliding_window": 9},
     "Code World Model": {"model_type": "cwm", "sliding_window": 9, "rope_parameters": LLAMA3},
+    "Gemma": {"model_type": "gemma"},
+    "Granite": {
+        "model_type": "granite",
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.5,
+        "logits_scaling": 2.0,
+        "attention_multiplier": 0.25,
+    },
+    "Hunyuan": {"model_type": "hunyuan_v1_dense"},
+    "Ministral 3": {
+        "model_type": "ministral3",
+        "rope_parameters": YARN | {"llama_4_scaling_beta": 0.5},
+    },
+    "VaultGemma": {"model_type": "vaultgemma", "sliding_window": 9},
+    "GLM": {"model_type": "glm", "head_dim": 12},
     "SmolLM3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1], "rope_parameters": YARN},
 }
 
@@ -200,6 +219,36 @@ def test_norms_of_heads_under_schedules(make_rig: MakeRig) -> None:
         assert rig.launch(ask, seed=seed).same(expected), seed
 
 
+# ---- what large models need ----------------------------------------------------------------------
+# Three tiles of the stream for two blocks, tiles of keys and hidden units by turns, heads that fall
+# apart among blocks; a vocabulary of several rounds.
+LARGE: dict[str, Any] = {
+    "hidden_size": 48,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 20,
+    "vocab_size": 311,
+}
+
+
+@pytest.mark.parametrize("family", ["Llama 3", "Qwen3"])
+@pytest.mark.parametrize("width", [3, 20])
+def test_blocks_that_stream_more_or_less(
+    make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch, family: str, width: int
+) -> None:
+    monkeypatch.setattr(_layout, "_MERGED_APART", 0)
+    weights = random_weights(parse_config(ODD | FAMILIES[family] | LARGE))
+    rig = make_rig(weights, workers=2, widths=(width, 1), dtype="float16", folds=True)
+    layout = rig.layouts[width]
+    assert layout.share_layers == 2
+    assert layout.uneven
+    assert PhaseKind.HEAD in layout.folded
+    assert (layout.merge is None) == layout.wide
+    check(rig)
+
+
 # ---- through the engine ------------------------------------------------------------------------
 def write_folder(folder: Path, weights: Weights) -> None:
     """Write a model in Hub layout, its numbers in bfloat16."""
@@ -237,3 +286,39 @@ def test_folders_run_on_the_engine(
         pieces = [engine.backend.logits(0, [token]) for token in ids]
         check_logits(weights, "bfloat16", ids, np.concatenate(pieces))
         assert list(engine.generate(prompt, params).token_ids) == wanted
+
+
+def test_files_in_blocks_run_on_the_engine(
+    kernel_folder: Path,
+    tiny_llama: tuple[dict[str, Any], dict[str, Any]],
+    write_gguf: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Logits of the numbers that the blocks mean, rounded to 16 bits; pairs of rows that turn are
+    neighbours there."""
+    fields, arrays = tiny_llama
+    for i, (name, array) in enumerate(arrays.items()):
+        if array.ndim == 2:
+            kind = ("Q8_0", "Q5_1", "Q4_0")[i % 3]
+            packed = gguf.quants.quantize(array, gguf.GGMLQuantizationType[kind])
+            arrays[name] = (kind, packed)
+    path = write_gguf(tmp_path / "x.gguf", fields, arrays)
+
+    def make(weights: Weights, dtype: str, **more: Any) -> CudaExecutor:
+        return CudaExecutor(weights, dtype, EmulatedGpu(kernel_folder, sms=4), **more)
+
+    monkeypatch.setattr(_engine, "find_backend", lambda *_: make)
+    wide = Weights.open(path).dequantized()
+    outer, *layers = (
+        {
+            role: x if role.kind is Kind.NORM else x.astype(ml_dtypes.bfloat16).astype(np.float32)
+            for role, x in held.items()
+        }
+        for held in (wide.outer, *wide.layers)
+    )
+    rounded = replace(wide, outer=outer, layers=tuple(layers))
+    ids = random_ids(wide.config, 12)
+    with Engine.load(path, "cuda", max_sequences=1) as engine:
+        assert engine.backend.dtype == "bfloat16"
+        check_logits(rounded, "bfloat16", ids, engine.logits(ids))

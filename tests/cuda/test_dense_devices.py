@@ -4,16 +4,19 @@ each device. The dense oracle's logits, and the bits of as many lanes on one dev
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from emulated_gpu import EmulatedGpu
 from rig import MakeRig, random_weights
-from test_dense import FAMILIES, ODD, clear_prompt
+from test_dense import FAMILIES, LARGE, ODD, clear_prompt
 from test_executor import MakeGpu, greedy, run, tokens
+from test_load import quantised
 from test_monokernel import check_logits, random_ids, run_pieces, run_whole
 
-from monolane.cuda import CudaExecutor
-from monolane.errors import BackendError
+from monolane.cuda import CudaExecutor, _layout
+from monolane.errors import BackendError, ConfigError
 from monolane.model import ModelConfig, Weights, cut_weights, in_lanes, parse_config
+from monolane.plan import PhaseKind
 
 TOKENS = 14  # longer than the windows, in two kinds of pieces
 # Inner units that four lanes share out, and what little else differs from test_dense.py: there the
@@ -28,6 +31,9 @@ CASES: dict[str, tuple[dict[str, Any], int, int]] = {  # what besides, lanes, de
     "Qwen2.5, tied": (FAMILIES["Qwen2.5, tied"] | {"vocab_size": 56}, 4, 4),
     "Qwen3": (FAMILIES["Qwen3"] | {"vocab_size": 54}, 2, 2),
 }
+# Twice the heads, units and words that two blocks have in test_dense.py.
+TWICE = {"num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 80,
+         "vocab_size": 622}  # fmt: skip
 
 
 def config_of(case: str) -> ModelConfig:
@@ -48,6 +54,21 @@ def test_families_on_devices(make_rig: MakeRig, case: str) -> None:
     check_logits(dense, "float16", ids, found)
     assert found.tobytes() == run_whole(make_rig(weights, **wish), ids, 3).tobytes()
     assert found.tobytes() == run_pieces(rig, ids, (1, 5, 2), 3).tobytes()
+
+
+@pytest.mark.slow
+def test_sums_that_are_folded(make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums are folded and splits merged apart: the bits of one device."""
+    monkeypatch.setattr(_layout, "_MERGED_APART", 0)
+    config = parse_config(ODD | FAMILIES["Qwen3"] | LARGE | TWICE)
+    dense, wish = random_weights(config), {"workers": 4, "widths": (3,), "dtype": "float16"}
+    weights, ids = cut_weights(dense, 2), random_ids(config, TOKENS)
+    rig = make_rig(weights, devices=2, folds=True, **wish)
+    assert PhaseKind.HEAD in rig.layout.folded
+    assert rig.layout.merge is not None
+    found = run_whole(rig, ids, 3, seed=5)
+    check_logits(dense, "float16", ids, found)
+    assert found.tobytes() == run_whole(make_rig(weights, **wish), ids, 3).tobytes()
 
 
 # ---- the executor ------------------------------------------------------------------------------
@@ -100,3 +121,21 @@ def test_lanes_that_do_not_go_with_the_devices(make_gpu: MakeGpu) -> None:
     lanes = random_weights(in_lanes(dense.config, 2))
     with pytest.raises(BackendError, match="lanes: expected None or the 2 that this model has"):
         make(lanes, [make_gpu()], lanes=4)
+
+
+def test_blocks_are_cut_where_they_end(make_gpu: MakeGpu) -> None:
+    """On two GPUs, the bits of the numbers that the blocks mean; none is cut in two."""
+
+    def gpus() -> list[EmulatedGpu]:
+        return [make_gpu(sms=2, number=i, seed=100 * i) for i in range(2)]
+
+    logits = []
+    for weights in (quantised("q8_0"), quantised("q8_0").dequantized()):
+        executor = make(weights, gpus())
+        logits.append(executor.logits(0, [3, 1, 4, 1, 5]))
+        executor.close()
+    np.testing.assert_array_equal(*logits)
+    with pytest.raises(
+        ConfigError, match="in q4_k: expected columns in whole blocks of 256, got 128"
+    ):
+        make(quantised("q4_k"), gpus())

@@ -12,7 +12,13 @@ from monolane.plan import DeviceDescription, Plan, build
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     device = DeviceDescription(
-        name="t", workers=6, bandwidth=1e12, compute=1e14, source="a test", chunk=16
+        name="t",
+        workers=6,
+        bandwidth=1e12,
+        compute=1e14,
+        source="a test",
+        chunk=16,
+        tile_rows=16,
     )
     return build(random_weights().config, device, "bfloat16")
 

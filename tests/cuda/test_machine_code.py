@@ -38,22 +38,14 @@ GPUS = {
 }
 CONTEXT = 4096
 WIDTHS = CudaExecutor.WIDTHS  # as shipped: a fixture here takes the widest away from tests
-# A register too few by one value that is read twice a pass, in a small model's widest kernel.
-# And two that are read once a phase, where the sums of 64 tokens and the codes being widened fill
-# 168 registers: in a pass for prompts, which memory does not limit.
-# And eleven words of heads of 128: attention's running sums alone are 64 of the 168 registers. They
-# are stored and loaded a few times a phase, none of them in a loop of products. Llama's have them
-# too: norms of heads add none.
-SPILLS = {
-    ("sm_80", "demo", "bfloat16", 64): 8,
-    ("sm_90a", "laneformer-2b", "float8", 64): 20,
-    ("sm_90a", "qwen3-1.7b", "bfloat16", 1): 44,
-}
-# With several devices one value or two more, none in a loop of products either. By devices, width.
+# Three words that are read some times a pass, in a small model's widest kernel.
+SPILLS = {("sm_80", "demo", "bfloat16", 64): 12}
+# With several devices a few values more, none in a loop of products either. With four, the widest
+# With several devices a value more, or a few, none in a loop of products either. By devices, width.
 APART_SPILLS = {
-    (2, 1): 8, (2, 8): 8, (2, 64): 28,
-    (4, 1): 8, (4, 8): 16, (4, 64): 20,
-    (8, 1): 16, (8, 8): 0, (8, 64): 0,
+    (2, 1): 8, (2, 8): 8, (2, 64): 24,
+    (4, 1): 0, (4, 8): 0, (4, 64): 0,
+    (8, 1): 0, (8, 8): 0, (8, 64): 12,
 }  # fmt: skip
 # https://huggingface.co/Qwen/Qwen3-1.7B/blob/main/config.json
 QWEN3 = {
@@ -345,9 +337,9 @@ def test_loops_of_products_do_nothing_else(kernel: Kernel) -> None:
         if count(body, WIDENING if kernel.dtype == "float8" else "LDS.128")
         and count(body, "SYNCS.ARRIVE.TRANS64.A1T0") == (0 if wide else 1)
     ]
-    # NVRTC unrolls four steps whole: OUT of a lane with 2048 columns of heads.
+    # NVRTC unrolls four steps whole: of a dense model's 2048 columns.
     looped = sum(tiling.steps > 4 for tiling in layout.tilings.values())
-    assert len(products) >= looped >= PRODUCTS - (kernel.model == "qwen3-1.7b")
+    assert len(products) >= looped >= PRODUCTS - 2 * (kernel.model == "qwen3-1.7b")
     for body in products:
         seen = Counter(i.opcode for i in body)
         assert count(body, "CALL", "MUFU", "I2F", "F2I", "LDL", "STL", "DADD", "DFMA") == 0, seen

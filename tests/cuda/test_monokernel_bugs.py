@@ -48,8 +48,8 @@ BUGS = {
     ),
     "queries stamped one event too early": Bug(
         "qkv.cuh",
-        "b.stamp(event_after(layer, ATTENTION))};",
-        "b.stamp(event_after(layer, MLP) - 2)};",
+        "stamp = b.stamp(event_after(layer, ATTENTION));",
+        "stamp = b.stamp(event_after(layer, MLP) - 2);",
         TWO_BLOCKS,
     ),
     "one stamp of a pair checked": Bug(
@@ -210,8 +210,8 @@ BUGS = {
     # ---- what is looked at -----------------------------------------------------------------------
     "keys written by another split": Bug(
         "attend.cuh",
-        "if (position / CHUNK % SPLITS != split) return;",
-        "if ((position / CHUNK + 1) % SPLITS != split) return;",
+        "kept = position / CHUNK % SPLITS == split;",
+        "kept = (position / CHUNK + 1) % SPLITS == split;",
         "long context",
     ),
     "values beyond the sequence not masked": Bug(

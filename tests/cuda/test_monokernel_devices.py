@@ -374,7 +374,7 @@ def program_of(config: ModelConfig) -> Program:
     """On two devices, two blocks a lane."""
     device = DeviceDescription(
         name="emulated", workers=2 * config.num_lanes, bandwidth=1e9, compute=1e9, source="a test",
-        chunk=16, choice=Choice.EVERYONE,
+        chunk=16, choice=Choice.EVERYONE, tile_rows=16,
     )  # fmt: skip
     plan = build(config, device, "bfloat16", max_width=1, context=None)
     return lay_out(plan, warps=2, slot_bytes=4096, devices=2).program

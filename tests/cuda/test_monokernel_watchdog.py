@@ -15,6 +15,7 @@ import pytest
 from emulation import KERNELS
 from rig import Ask, MakeRig, Rig, random_weights, tiny_config
 
+from monolane.cuda import _layout
 from monolane.cuda._faults import WAITS, describe_fault
 from monolane.cuda._program import Exchange
 from monolane.model import NOW, Head, LayerConfig
@@ -71,7 +72,7 @@ WORDS = {
         "if (b.index == 0) {\n      publish(square_words",
         "if (b.index == 0 && !MUTED(AWAIT_SQUARES)) {\n      publish(square_words",
     ),
-    "QKV": word("qkv.cuh", "publish(qkv_words(b, work.layer, t) + at.row", "QKV", "PARTIAL"),
+    "QKV": word("qkv.cuh", "publish(words + row, row < VALUES_BEGIN", "QKV", "PARTIAL"),
     "PARTIAL": word("attend.cuh", "publish(out + d, bits_of_float(sum)", "PARTIAL"),
     "HIDDEN": word(
         "monokernel.cu", "publish(out + t * even(INNER) + own.begin + r", "HIDDEN", "LANES"
@@ -125,7 +126,8 @@ WIDE_WORDS = {
         "if (!b.state->failed && !MUTED(AWAIT_LANE)) add_release(counter, 1);",
     ),
 }
-ALL_WORDS = WORDS | LANES_WORDS | WIDE_WORDS | DEVICE_WORDS
+MERGED_WORDS = {"MERGED": word("attend.cuh", "publish(merged_words(b, layer, t)", "MERGED")}
+ALL_WORDS = WORDS | LANES_WORDS | WIDE_WORDS | DEVICE_WORDS | MERGED_WORDS
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +157,9 @@ def rigs(make_rig: MakeRig, kernels: Path) -> dict[str, Rig]:
     found |= dict.fromkeys(LANES_WORDS, make_rig(random_weights(TWO_LANES), workers=4, **wish))
     two = make_rig(random_weights(TWO_LANES), workers=4, devices=2, **wish)
     found |= dict.fromkeys(DEVICE_WORDS, two)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_layout, "_MERGED_APART", 0)
+        found |= dict.fromkeys(MERGED_WORDS, make_rig(one, workers=3, **wish))
     return found | dict.fromkeys(WIDE_WORDS, make_rig(one, workers=3, wide=True, **wish))
 
 

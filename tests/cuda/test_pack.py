@@ -21,7 +21,12 @@ Array = npt.NDArray[Any]
 def layout_of(weights: Weights, blocks: int, dtype: str, width: int = 8, **wish: int) -> Layout:
     lanes = weights.config.num_lanes
     device = DeviceDescription(
-        name="t", workers=lanes * blocks, bandwidth=1e12, compute=1e14, source="a test"
+        name="t",
+        workers=lanes * blocks,
+        bandwidth=1e12,
+        compute=1e14,
+        source="a test",
+        tile_rows=16,
     )
     return lay_out(build(weights.config, device, dtype, max_width=width), **wish)
 

@@ -17,10 +17,11 @@ from monolane.cuda._device import GpuInfo
 from monolane.cuda._kernel_header import specialisation
 from monolane.cuda._layout import Layout, lay_out
 from monolane.cuda._plan_device import lay_out_widths
-from monolane.cuda._program import Exchange, Op, Program, Touch, Verb, When
+from monolane.cuda._program import Exchange, Op, Program, Touch, Verb, When, lower
 from monolane.cuda._race_check import faults, prove
 from monolane.errors import BackendError, ConfigError
 from monolane.model import (
+    NEVER,
     NOW,
     AltUp,
     Delta,
@@ -59,7 +60,7 @@ H200 = GpuInfo("H200", (9, 0), 132, 227 << 10, 1 << 37, 1 << 37)
 def layout_of(case: Case, wide: bool = False) -> Layout:
     device = DeviceDescription(
         name="t", workers=case.workers, bandwidth=1e9, compute=1e9, source="a test", chunk=16,
-        choice=Choice.EVERYONE,
+        choice=Choice.EVERYONE, tile_rows=16,
     )  # fmt: skip
     plan = build(case.config, device, "bfloat16", max_width=8)
     return lay_out(plan, warps=2, slot_bytes=4096, wide=wide)
@@ -79,6 +80,49 @@ def test_programs_are_sound(name: str, wide: bool) -> None:
     prove(layout_of(ALL[name], wide).program)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_programs_that_merge_apart_are_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_layout, "_MERGED_APART", 0)
+    program = layout_of(ALL[name]).program
+    apart = program.merge is not None
+    assert apart == any(Op.MERGE_OWN in step.ops for step in program.steps)
+    assert apart or ALL[name].config.head_dim % 4  # pairs of words need pairs of pairs
+    prove(program)
+
+
+def dealt(layers: int = 4) -> Layout:
+    """Three tiles of the stream for two blocks, and five of queries, keys and values."""
+    config = tiny_config(
+        num_lanes=1, hidden_size=48, num_heads=3, num_kv_heads=1, head_dim=16,
+        intermediate_size=40, layers=(LayerConfig(NEVER, NEVER),) * layers,
+    )  # fmt: skip
+    return layout_of(replace(CASES["batch of two"], config=config, workers=2))
+
+
+def test_layers_deal_tiles_out_by_turns() -> None:
+    layout = dealt()
+    assert layout.share_layers == 2
+    assert layout.uneven
+    prove(layout.program)
+    assert layout.program.copies(Exchange.QKV) == layout.program.copies(Exchange.HIDDEN) == 2
+    assert "expected rows shared out as 1 layers before" in told(
+        with_slots(layout.program, layers=1)
+    )
+
+
+def test_a_word_has_one_writer() -> None:
+    """Two would be ordered by nothing that PTX promises."""
+    program = dealt().program
+    phases = list(program.plan.phases)
+    at = next(i for i, x in enumerate(phases) if x.name == "QKV 2")
+    other = next(x for x in phases if x.name == "QKV 1")
+    phases[at] = replace(phases[at], matrices=other.matrices)
+    plan = replace(program.plan, phases=tuple(phases))
+    assert "layer 2: expected rows shared out as 2 layers before" in told(
+        lower(plan, program.wide, program.slots)
+    )
+
+
 def test_the_2b_program_is_sound_at_every_width() -> None:
     for layout in lay_out_widths(named_config("laneformer-2b"), H200, "bfloat16", 4096, (1, 64)):
         prove(layout.program)
@@ -96,7 +140,7 @@ def test_a_program_that_keeps_its_words_uses_no_place_again(name: str) -> None:
         } | {(0, 0, 0)}
         if program.events(what) == 1:
             events = {(0, 0, 0)}
-        elif what in (Exchange.QKV, Exchange.PARTIAL, Exchange.HIDDEN):
+        elif what in (Exchange.QKV, Exchange.PARTIAL, Exchange.MERGED, Exchange.HIDDEN):
             events = {(2 * layer + 1, layer, 0) for layer in layers}
         elif what is Exchange.LANES:
             events -= {(0, 0, 0)}
@@ -156,12 +200,13 @@ def test_a_delay_that_is_not_the_plans() -> None:
 
 
 # ---- an exchange that is not there -------------------------------------------------------------
+MERGING = (Op.MERGE_OWN, Op.FETCH_MERGED)  # of narrow passes, in the place of MERGE
 TOUCHES = [
     (op, wide, touch)
     for wide in (False, True)
     for op in Op
     for touch in _program.touches(op, wide, Head.MEAN)
-    if touch.verb is not Verb.BARRIER
+    if touch.verb is not Verb.BARRIER and not (wide and op in MERGING)
 ]
 
 
@@ -179,6 +224,8 @@ def test_a_removed_exchange_is_seen(
         layers=(LayerConfig(Reduce(0), Reduce(0)),) + (LayerConfig(Reduce(1), Reduce(1)),) * 2,
     )
     case = replace(CASES["batch of two"], config=config)
+    if op in MERGING:
+        monkeypatch.setattr(_layout, "_MERGED_APART", 0)
     program = layout_of(case, wide).program
     whole = _program.touches
 
@@ -269,24 +316,15 @@ REFUSED: dict[str, dict[str, Any]] = {
     "qk_norm": {"qk_norm": QkNorm.ALL, "num_lanes": 1},
     "norm_before": {"norm_before": False, "norm_after": True},
     "norm_after": {"norm_after": True},
-    "norm_offset": {"norm_offset": 1.0},
     "norm_centred": {"norm_centred": True},
     "altup": ALTUP,
     "hyper": {"hyper": Hyper(3, 4, 1e-6), "num_lanes": 1},
     "value_norm": {"value_norm": True},
     "layer_scales": {"layer_scales": True},
-    "activation": {"activation": "gelu_tanh"},
-    "embedding_scale": {"embedding_scale": 2.0},
-    "residual_scale": {"residual_scale": 0.5},
-    "logit_scale": {"logit_scale": 0.5},
-    "logit_cap": {"logit_cap": 30.0},
     "out_bias": {"out_bias": True, "num_lanes": 1},
     "attention_sinks": {"attention_sinks": True},
-    "norm_turned": {"norm_turned": True, "qk_norm": QkNorm.HEAD},
-    "qk_unscaled": {"qk_unscaled": True, "qk_norm": QkNorm.HEAD},
-    "attention_temperature": {"attention_temperature": Temperature(0.1, 16)},
-    "score_cap": {"score_cap": 50.0},
     "key_scale": {"key_scale": 0.5},
+    "activation": {"activation": "relu_squared"},
     "experts": {
         "experts": Experts(4, 2, 8, normalised=True),
         "layers": (LayerConfig(NOW, NOW, experts=True),),
@@ -313,12 +351,6 @@ REFUSED: dict[str, dict[str, Any]] = {
         "layers": (LayerConfig(NOW, NOW, delta=True),),
         "num_lanes": 1,
     },
-    "rotary.part": {"rotary": Rotary(part=0.5)},
-    "local_rotary": {"local_rotary": Rotary()},
-    "layers.rotary": {
-        "local_rotary": Rotary(),
-        "layers": (LayerConfig(NOW, NOW, rotary="local"),),
-    },
 }
 
 
@@ -326,8 +358,6 @@ REFUSED: dict[str, dict[str, Any]] = {
 def test_fields_that_the_kernels_lack_are_refused_by_name(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name == "layers.rotary":  # whose values hang on a field that is refused before it
-        monkeypatch.setattr(_layout, "_COMPUTED", (*_layout._COMPUTED, "local_rotary"))
     config = replace(CASES["batch of two"].config, **REFUSED[name])
     with pytest.raises(BackendError, match=f"^{name}: the cuda backend does not compute it"):
         lay_out_widths(config, H200, "bfloat16", 64, (1, 8))
@@ -339,15 +369,33 @@ COMPUTED: dict[str, dict[str, Any]] = {
     "query_scale": {"query_scale": 0.5},
     "layers.rotary": {"layers": (LayerConfig(NOW, NOW, rotary="none"),)},
     "rotary.amplitude": {"rotary": Rotary(scaling=YarnScaling(2.0, 32, 1.1))},
+    "rotary.part": {"rotary": Rotary(part=0.5)},
+    "local_rotary": {"local_rotary": Rotary()},
+    "norm_offset": {"norm_offset": 1.0},
+    "embedding_scale": {"embedding_scale": 2.0},
+    "residual_scale": {"residual_scale": 0.5},
+    "logit_scale": {"logit_scale": 0.5},
+    "logit_cap": {"logit_cap": 30.0},
+    "score_cap": {"score_cap": 50.0},
+    "norm_turned": {"norm_turned": True, "qk_norm": QkNorm.HEAD},
+    "qk_unscaled": {"qk_unscaled": True, "qk_norm": QkNorm.HEAD},
+    "attention_temperature": {"attention_temperature": Temperature(0.1, 8)},
 }
 
 
 @pytest.mark.parametrize("name", COMPUTED)
 def test_fields_that_the_kernels_have_are_laid_out(name: str) -> None:
     config = replace(CASES["batch of two"].config, **COMPUTED[name])
-    assert config.features == (name,)
+    assert name in config.features
     for layout in lay_out_widths(config, H200, "bfloat16", 64, (1, 8)):
         assert "PROGRAM" in specialisation(layout)
+
+
+def test_rotaries_that_turn_parts_of_a_head_that_differ() -> None:
+    local = {"local_rotary": Rotary(), "rotary": Rotary(part=0.5)}
+    config = replace(CASES["batch of two"].config, **local)
+    with pytest.raises(BackendError, match=r"rotary.part: .* in all layers, got 0.5 and 1.0"):
+        lay_out_widths(config, H200, "bfloat16", 64, (1,))
 
 
 def test_every_field_is_computed_or_refused() -> None:
@@ -360,12 +408,10 @@ def test_every_field_is_computed_or_refused() -> None:
     ("kind", "name"),
     [
         ("olmo2", "norm_before"),
-        ("gemma3_text", "local_rotary"),
-        ("gemma3n_text", "local_rotary"),
-        ("gemma4_text", "local_rotary"),
-        ("gemma4_unified_text", "local_rotary"),
-        ("gemma", "norm_offset"),
-        ("glm", "rotary.part"),
+        ("gemma3_text", "norm_after"),
+        ("gemma3n_text", "norm_after"),
+        ("gemma4_text", "norm_after"),
+        ("gemma4_unified_text", "norm_after"),
         ("olmoe", "qk_norm"),
         ("arcee", "activation"),
         ("gpt_oss", "out_bias"),
@@ -373,36 +419,33 @@ def test_every_field_is_computed_or_refused() -> None:
         ("mixtral", "experts"),
         ("qwen2_moe", "experts"),
         ("qwen3_moe", "experts"),
-        ("qwen3_next", "norm_offset"),
-        ("qwen3_5_text", "norm_offset"),
-        ("qwen3_5_moe_text", "norm_offset"),
+        ("qwen3_next", "attention_gate"),
+        ("qwen3_5_text", "attention_gate"),
+        ("qwen3_5_moe_text", "attention_gate"),
         ("glm4_moe_lite", "latent"),
         ("exaone_moe", "experts"),
-        ("hunyuan_v1_dense", "norm_turned"),
-        ("hunyuan_v1_moe", "norm_turned"),
-        ("ministral3", "attention_temperature"),
-        ("mistral4", "attention_temperature"),
+        ("hunyuan_v1_moe", "experts"),
+        ("mistral4", "latent"),
         ("deepseek_v32", "index"),
         ("glm_moe_dsa", "index"),
-        ("deepseek_v4", "local_rotary"),
-        ("gemma2", "norm_offset"),
+        ("deepseek_v4", "experts"),
+        ("gemma2", "norm_after"),
         ("lfm2", "layers.modules"),
         ("granitemoehybrid", "experts"),
         ("nemotron_h", "activation"),
         ("falcon_h1", "key_scale"),
         ("bamba", "layers.modules"),
-        ("granite", "residual_scale"),
         ("granitemoe", "experts"),
         ("granitemoeshared", "experts"),
         ("exaone4", "norm_before"),
-        ("olmo3", "local_rotary"),
+        ("olmo3", "norm_before"),
         ("glm4", "norm_after"),
         ("glm4_moe", "experts"),
         ("minimax_m2", "qk_norm"),
         ("cohere", "norm_centred"),
         ("cohere2", "norm_centred"),
         ("ernie4_5_moe", "experts"),
-        ("llama4_text", "norm_turned"),
+        ("llama4_text", "experts"),
         ("kimi_linear", "latent"),
         ("deepseek_v2", "latent"),
         ("deepseek_v3", "latent"),
@@ -411,7 +454,6 @@ def test_every_field_is_computed_or_refused() -> None:
         ("solar_open", "experts"),
         ("mellum", "experts"),
         ("hyperclovax", "norm_after"),
-        ("vaultgemma", "norm_offset"),
         ("flex_olmo", "norm_before"),
     ],
 )

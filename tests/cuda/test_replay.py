@@ -8,7 +8,7 @@ import pytest
 from rig import Ask, MakeRig, random_weights, tiny_config
 
 from monolane.cuda._replay import Replay, exp2
-from monolane.model import NEVER, NOW, Head, LayerConfig, QkNorm, Reduce, Rotary
+from monolane.model import NEVER, NOW, Head, LayerConfig, QkNorm, Reduce, Rotary, Temperature
 
 LATE = Reduce(1)
 PROMPT = (1, 5, 2, 7, 3, 9, 4, 11, 6, 13, 8, 15, 10, 17, 12, 19, 14, 21, 16)
@@ -37,6 +37,27 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "norms of heads": ({"qk_norm": QkNorm.HEAD, "num_heads": 4}, {"workers": 4}),
     "biases": ({"qkv_bias": True}, {"workers": 4}),
     "pairs side by side": ({"rotary": Rotary(10000.0, "interleaved")}, {"workers": 4}),
+    "a part that turns": (
+        {"head_dim": 12, "rotary": Rotary(100.0, "half", part=0.5), "qk_norm": QkNorm.HEAD,
+         "norm_turned": True},
+        {"workers": 4},
+    ),
+    "two rotaries": (
+        {"layers": (LayerConfig(NOW, NOW, 6, rotary="local"), LayerConfig(NOW, NOW)),
+         "local_rotary": Rotary(30.0, "half"), "rotary": Rotary(1000.0, "half")},
+        {"workers": 4},
+    ),
+    "scales and caps": (
+        {"embedding_scale": 3.0, "residual_scale": 0.5, "logit_scale": 0.25, "logit_cap": 2.0,
+         "score_cap": 1.5, "activation": "gelu_tanh", "norm_offset": 1.0,
+         "attention_temperature": Temperature(0.5, 4)},
+        {"workers": 4},
+    ),
+    "tiles by turns": (
+        {"num_lanes": 1, "num_kv_heads": 1, "hidden_size": 48, "num_heads": 3, "head_dim": 20,
+         "intermediate_size": 40, "vocab_size": 311, "layers": (LayerConfig(NEVER, NEVER),) * 3},
+        {"workers": 2, "folds": True},
+    ),
     "float16": ({}, {"workers": 4, "dtype": "float16"}),
     "float8": ({"hidden_size": 32}, {"workers": 4, "dtype": "float8"}),
     "a wide pass": ({"hidden_size": 48}, {"workers": 4, "widths": (8,), "wide": True}),

@@ -171,7 +171,7 @@ def test_a_bug_is_found(make_rig: MakeRig, tmp_path: Path, name: str) -> None:
 def layout_of(config: ModelConfig, switches: Switch, **wish: Any) -> Layout:
     device = DeviceDescription(
         name="emulated", workers=4, bandwidth=1e9, compute=1e9, source="a test", chunk=16,
-        choice=Choice.EVERYONE,
+        choice=Choice.EVERYONE, tile_rows=16,
     )  # fmt: skip
     return lay_out(
         build(config, device, "bfloat16", max_width=1), warps=2, switches=switches, **wish
@@ -202,10 +202,10 @@ def test_a_capped_ring_has_fewer_bytes_on_their_way() -> None:
 def test_words_of_two_numbers_need_pairs_of_one_block() -> None:
     usual = layout_of(SHAPES["one row"].config, Switch.PAIRS)
     assert usual.paired_hidden
-    assert usual.paired_keys
+    assert usual.paired_values
     assert not layout_of(SHAPES["joined lanes"].config, Switch.PAIRS).paired_hidden
     assert not layout_of(SHAPES["one row"].config, Switch.PAIRS, wide=True).paired_hidden
-    assert not layout_of(SHAPES["one row"].config, NONE).paired_keys
+    assert not layout_of(SHAPES["one row"].config, NONE).paired_values
     with pytest.raises(ConfigError, match=r"words for diagnosis hold one number; leave it off"):
         layout_of(SHAPES["one row"].config, Switch.PAIRS, kept_passes=2)
 
@@ -232,12 +232,11 @@ def test_what_is_off_is_not_there() -> None:
 
 def test_norms_that_16_bits_do_not_hold() -> None:
     config = SHAPES["one row"].config
-    layout = layout_of(config, Switch.TABLES)
     weights = random_weights(config)
     weights.outer[Role.FINAL_NORM][..., 0] += 2.0**-12  # type: ignore[index]
-    assert make_tables(layout.plan, weights).gains is None
+    assert make_tables(layout_of(config, NONE), weights).gains is None
     with pytest.raises(ConfigError, match=r"norms that bfloat16 holds exactly; leave it off"):
-        make_tables(layout.plan, weights, Switch.TABLES)
+        make_tables(layout_of(config, Switch.TABLES), weights)
     with pytest.raises(ConfigError, match=r"norms stored in bfloat16 or float16, got float32"):
         layout_of(replace(config, dtype="float32"), Switch.TABLES)
 

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from monolane.cuda._layout import lay_out
 from monolane.cuda._tables import make_tables, rotary_table, share_tables
 from monolane.model import (
     Checkpoint,
@@ -28,7 +29,12 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 def plan_of(weights: Weights, blocks: int = 2) -> Plan:
     lanes = weights.config.num_lanes
     device = DeviceDescription(
-        name="t", workers=lanes * blocks, bandwidth=1e12, compute=1e14, source="a test"
+        name="t",
+        workers=lanes * blocks,
+        bandwidth=1e12,
+        compute=1e14,
+        source="a test",
+        tile_rows=16,
     )
     return build(weights.config, device, "bfloat16")
 
@@ -64,7 +70,7 @@ def test_norms_and_embedding_are_shaped_by_lane() -> None:
     for name in ("released_shape", "shared_norm_scale"):
         weights = load(name)
         config = weights.config
-        tables = make_tables(plan_of(weights), weights)
+        tables = make_tables(lay_out(plan_of(weights)), weights)
         lanes = config.num_lanes if config.norm_scale_per_lane else 1
         shape = (config.num_layers, lanes, config.hidden_size)
         assert tables.attention_norm.shape == tables.mlp_norm.shape == shape
@@ -92,7 +98,7 @@ def test_biases_follow_the_rows_of_a_lane() -> None:
         for layer in weights.layers
     )
     biased = Weights(config, weights.outer, layers)
-    bias = make_tables(plan_of(biased), biased).qkv_bias
+    bias = make_tables(lay_out(plan_of(biased)), biased).qkv_bias
     assert bias is not None
     assert bias.shape == (config.num_layers, lanes, sum(rows.values()) * h // lanes)
     wanted = [layers[1][role][2] for role in (Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS)]
@@ -108,7 +114,7 @@ def test_scales_of_heads_are_queries_then_keys() -> None:
     )
     config = replace(weights.config, qk_norm=QkNorm.HEAD)
     normed = Weights(config, weights.outer, layers)
-    found = make_tables(plan_of(normed), normed).qk_norm
+    found = make_tables(lay_out(plan_of(normed)), normed).qk_norm
     assert found is not None
     assert found.dtype == np.float32
     wanted = np.arange(2 * config.num_layers).reshape(config.num_layers, 2, 1)
@@ -129,13 +135,13 @@ def test_every_row_and_unit_has_one_owner(name: str) -> None:
     weights = load(name)
     config = weights.config
     plan = plan_of(weights, blocks=3)
-    tables = share_tables(plan)
-    assert tables.shape == (9, plan.groups.workers, 2)
+    tables = share_tables(lay_out(plan))
+    assert tables.shape == (10, plan.groups.workers, 2)
     lanes, h = config.num_lanes, config.head_dim
     q, kv = config.num_heads * h // lanes, config.num_kv_heads * h // lanes
     units = config.num_kv_heads // lanes * plan.splits
     inner, d = config.intermediate_size // lanes, config.hidden_size
-    totals = [q, kv, kv, d, inner, d, config.vocab_size // lanes, units, 0]
+    totals = [q, kv, kv, d, inner, d, config.vocab_size // lanes, units, 0, 0]
     if config.head is not Head.VOCAB_PARALLEL:
         totals[6], totals[8] = config.vocab_size, d
     for table, (bounds, total) in enumerate(zip(tables, totals, strict=True)):

@@ -105,6 +105,7 @@ def test_the_plan_of_laneformer_2b_in_numbers() -> None:
         Buffer.SECOND_OUTPUT: (5, 8 * lane),
         Buffer.STREAM: (1, 8 * lane),
         Buffer.LOGITS: (1, 64 * 32000),
+        Buffer.UNNORMED: (1, 2 * lane),  # queries, keys and values
     }
     assert header == {
         "schema": 7,

@@ -165,6 +165,7 @@ def test_shapes_of_the_buffers() -> None:
         Buffer.SECOND_OUTPUT: (8, 4, 3072),
         Buffer.STREAM: (8, 4, 3072),
         Buffer.LOGITS: (4, 32000),
+        Buffer.UNNORMED: (8, 4, 768),  # in the place of QUERY
     }
     slots = {buffer: plan.slots(buffer) for buffer in Buffer if plan.slots(buffer) > 1}
     assert slots == {

@@ -363,7 +363,7 @@ def segments(layout: Layout, context: int) -> dict[str, tuple[Segment, ...]]:
     return {
         "QKV": (update("DOWN"), norm("QKV")),
         "ATTEND": (
-            product("QKV", Mark("publish_row", "LDG"), Mark("publish_row", "STG")),
+            product("QKV", Mark("publish_qkv", "STG")),
             Segment("ATTEND", Mark("fetch_unit", "LDG.E.128"), unit, at_once=True),
         ),
         "OUT": (

@@ -157,7 +157,7 @@ class _Compared:
         self.layout, self.kind, self.event, self.number = layout, kind, event, number
         self.stamps = prediction.words.stamps[what][at], got.stamps[what][at]
         self.raw = prediction.words.values[what][at], got.values[what][at]
-        self.owners = np.broadcast_to(kind.owners, self.stamps[0].shape)
+        self.owners = np.broadcast_to(kind.owners_in(event.turn), self.stamps[0].shape)
         self.there = (self.stamps[0] != 0) & (self.owners != NOBODY)
         self.bound = decode(prediction.bounds[what][at])
         self.expected, self.got = (kind.numbers(values, layout) for values in self.raw)

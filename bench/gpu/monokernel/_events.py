@@ -9,6 +9,7 @@ lane's), T rows of a pass, C words of a row.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +55,12 @@ class Kind:
     what: Exchange
     buffer: str  # as Params names it
     shape: tuple[int, ...]  # of a copy: [L, T, C], but for PARTIAL [L, S, T, H, C]
-    owners: Owners  # [L or 1, T or 1, C]: the block that publishes a word, or NOBODY
+    # The block that publishes a word, or NOBODY; layers share rows out in some ways, by turns.
+    owners: Owners  # [ways, L or 1, T or 1, C]
+
+    def owners_in(self, turn: int) -> Owners:
+        """Return the owners of one event's words: [L or 1, T or 1, C]."""
+        return self.owners[turn % len(self.owners)]
 
     def arrange(self, words: npt.NDArray[np.uint64], events: int) -> npt.NDArray[np.uint64]:
         """Return a buffer's words as [P, E, L, T, C]."""
@@ -76,7 +82,7 @@ class Kind:
             found = np.ascontiguousarray(values).view(np.float32).astype(np.float64)
             if self.what is Exchange.QKV:
                 c = layout.plan.config
-                cached = c.num_heads // c.num_lanes * c.head_dim  # behind the queries
+                cached = (c.num_heads + c.num_kv_heads) // c.num_lanes * c.head_dim  # values
                 kind = _FORMATS.get(layout.plan.dtype, np.float16)
                 halves = np.ascontiguousarray(values[..., cached:].astype(np.uint16))
                 found[..., cached:] = halves.view(kind).astype(np.float64)
@@ -97,15 +103,17 @@ def kinds_of(layout: Layout) -> dict[Exchange, Kind]:
     c, t, blocks = layout.plan.config, layout.width, layout.blocks
     lanes, splits, workers = c.num_lanes, layout.plan.splits, layout.plan.groups.workers
     heads, kv_heads = c.num_heads // lanes, c.num_kv_heads // lanes
-    shares = dict(zip([*SHARED_ROLES, "ATTEND"], share_tables(layout.plan), strict=False))
+    ways = range(layout.share_layers)
+    tables = [dict(zip([*SHARED_ROLES, "ATTEND"], share_tables(layout, i), strict=False))
+              for i in ways]  # fmt: skip
     lane_of = np.arange(workers) // blocks
 
     def owned(columns: int, *parts: tuple[Any, int]) -> Owners:
-        """By lane, from shares that begin at these columns."""
-        found = np.full((lanes, 1, columns), NOBODY, np.int64)
-        for share, first in parts:
-            for worker, (begin, end) in enumerate(shares[share].tolist()):
-                found[lane_of[worker], :, first + begin : first + end] = worker
+        """By way and lane, from shares that begin at these columns."""
+        found = np.full((len(ways), lanes, 1, columns), NOBODY, np.int64)
+        for way, (share, first) in itertools.product(ways, parts):
+            for worker, (begin, end) in enumerate(tables[way][share].tolist()):
+                found[way, lane_of[worker], :, first + begin : first + end] = worker
         return found
 
     stream = owned(c.hidden_size, (Role.O, 0))
@@ -117,7 +125,7 @@ def kinds_of(layout: Layout) -> dict[Exchange, Kind]:
     if inner % 2:
         hidden[..., -1] = hidden[..., -2]
     width = c.head_dim + 2
-    partial = owned(kv_heads * splits, ("ATTEND", 0)).reshape(lanes, 1, kv_heads, splits)
+    partial = owned(kv_heads * splits, ("ATTEND", 0))[0].reshape(lanes, 1, kv_heads, splits)
     partial = np.repeat(partial.swapaxes(2, 3), heads // kv_heads, axis=3)
     partial = np.repeat(partial[..., None], width + width % 2, axis=4)
     partial[..., width:] = NOBODY
@@ -126,23 +134,24 @@ def kinds_of(layout: Layout) -> dict[Exchange, Kind]:
     squares[:, 0, :blocks] = np.arange(workers).reshape(lanes, blocks)
     vocab = np.full((1, 1, c.vocab_size + c.vocab_size % 2), NOBODY, np.int64)
     head_rows = 0 if layout.plan.shared_head else c.vocab_size // lanes
-    for worker, (begin, end) in enumerate(shares[Role.HEAD].tolist()):
+    for worker, (begin, end) in enumerate(tables[0][Role.HEAD].tolist()):
         vocab[..., lane_of[worker] * head_rows + begin : lane_of[worker] * head_rows + end] = worker
-    first = np.zeros((1, 1, 1), np.int64)
+    first = np.zeros((1, 1, 1, 1), np.int64)
     x = Exchange
     listed = [
         Kind(x.STREAM, "stream_words", (lanes, t, c.hidden_size), stream),
-        Kind(x.SQUARES, "square_words", (lanes, t, blocks + blocks % 2), squares),
+        Kind(x.SQUARES, "square_words", (lanes, t, blocks + blocks % 2), squares[None]),
         Kind(x.QKV, "qkv_words", (lanes, t, qkv.shape[-1]), qkv),
-        Kind(x.PARTIAL, "partial_words", partial_shape, partial.reshape(lanes, 1, -1)),
+        Kind(x.PARTIAL, "partial_words", partial_shape, partial.reshape(1, lanes, 1, -1)),
         Kind(x.HIDDEN, "hidden_words", (lanes, t, hidden.shape[-1]), hidden),
         Kind(x.LANES, "raw_words", (lanes, t, c.hidden_size), stream),
         Kind(x.JOINED, "joined_words", (lanes, t, c.hidden_size), stream),
         Kind(x.CANDIDATES, "candidate_words", (1, t, 2 * workers),
-             np.repeat(np.arange(workers), 2)[None, None]),
+             np.repeat(np.arange(workers), 2)[None, None, None]),
         Kind(x.CONTROL, "control_words", (1, 1, 1), first),
-        Kind(x.LOGITS, "logit_words", (1, t, vocab.shape[-1]), vocab),
-        Kind(x.DECISION, "decision_words", (1, t, 1), (np.arange(t) % workers)[None, :, None]),
+        Kind(x.LOGITS, "logit_words", (1, t, vocab.shape[-1]), vocab[None]),
+        Kind(x.DECISION, "decision_words", (1, t, 1),
+             (np.arange(t) % workers)[None, None, :, None]),
         Kind(x.GUIDE, "verdict_words", (1, t + t % 2, 1), first),
     ]  # fmt: skip
     published = {event.what for event in events_of(layout)}

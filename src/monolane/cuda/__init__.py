@@ -10,7 +10,6 @@ from monolane.cuda._compile import compiler_version
 from monolane.cuda._device import Device, GpuInfo
 from monolane.cuda._driver import CudaDevice
 from monolane.cuda._executor import CudaExecutor
-from monolane.cuda._formats import check_weights
 from monolane.cuda._probe import Lack, Machine, examine
 from monolane.cuda._requirements import check_fit
 
@@ -24,7 +23,6 @@ __all__ = [
     "Machine",
     "check_answer",
     "check_fit",
-    "check_weights",
     "compiler_version",
     "examine",
     "record_answer",

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from monolane.cuda._device import Device, GpuInfo
 from monolane.cuda._epoch import Epoch, Limits
-from monolane.cuda._formats import check_weights, find_dtype
+from monolane.cuda._formats import find_dtype
 from monolane.cuda._layout import Layout
 from monolane.cuda._loaded_model import Resident
 from monolane.cuda._peers import close_all, open_devices
@@ -24,7 +24,8 @@ from monolane.model import Weights, cut_weights, find_lanes
 class CudaExecutor(Executor):
     """A model on GPUs, which the executor owns from now on; None: as many of the first ones.
 
-    dtype     "auto" (as stored, float32 as bfloat16), "bfloat16", "float16" or "float8"
+    dtype     "auto" (as stored; float32 and what is quantised as bfloat16), "bfloat16", "float16"
+              or "float8"
     lanes     into which a dense model is cut; None: one for each GPU
     options   others of ``Loading``; ``devices`` is a divisor of the number of lanes
 
@@ -48,7 +49,6 @@ class CudaExecutor(Executor):
         **options: Any,
     ) -> None:
         loading = Loading.of(self.name, dtype, context, slots, options)
-        check_weights(weights)
         if device is None:
             opened = open_devices(loading.devices)
         else:

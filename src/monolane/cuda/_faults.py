@@ -20,6 +20,7 @@ WAITS = {
     Exchange.SQUARES: "the sums of squares of its lane",
     Exchange.QKV: "queries, keys and values of its lane",
     Exchange.PARTIAL: "partial attention of its lane",
+    Exchange.MERGED: "attention of its lane, merged",
     Exchange.HIDDEN: "the MLP's hidden values of its lane",
     Exchange.LANES: "the outputs of the other lanes",
     Exchange.JOINED: "the streams of all lanes",

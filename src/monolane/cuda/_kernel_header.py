@@ -49,7 +49,7 @@ def specialisation(layout: Layout) -> str:
     """Return the text of ``specialisation.h``; PlanError if the program in it is unsound."""
     program = layout.program
     prove_once(program)
-    tables = [*(role.name for role in SHARED_ROLES), "ATTEND", "GATHER"]
+    tables = [*(role.name for role in SHARED_ROLES), "ATTEND", "GATHER", "MERGE"]
     parts = [
         "// Generated from a plan: the constants of one monokernel. Sizes count per lane where the",
         "// comment says so.",
@@ -108,11 +108,13 @@ def _constants(layout: Layout) -> list[str]:
         "TILE_BYTES": (layout.tile_bytes, "16 rows x 16 columns"),
         "RING_SLOTS": (layout.ring_slots, ""),
         "SLOT_BYTES": (layout.slot_bytes, "at most"),
+        "TOTAL_ROWS": (layout.total_rows, "of a product whose parts are added round by round"),
         "OWN_ROWS": (layout.own_rows, "of the stream, of the busiest block"),
         "ACTIVATION_STRIDE": (layout.activation_stride, "bytes from token to token"),
         "KV_ROW_BYTES": (layout.kv_row_bytes, ""),
         "WIDE": (int(layout.wide), "1: a pass's activations lie in memory"),
         "MERGED_ROWS": (layout.merged_rows, "query rows whose warps' attention meets at a time"),
+        "MERGE_PAIRS": (layout.merge_sizes[0], "that a block merges, at most; 0: each merges all"),
         "QUERY_STRIDE": (layout.query_stride, "bytes from query to query"),
         "EVENTS": (EVENTS, ""),
         "TRACE_PASSES": (TRACE_PASSES, "the last so many are kept"),
@@ -124,7 +126,12 @@ def _constants(layout: Layout) -> list[str]:
         "FINAL_NORM_LANES": (lanes if c.final_norm_per_lane else 1, ""),
         "QKV_BIAS": (int(c.qkv_bias), ""),
         "QK_NORM": (int(c.qk_norm is QkNorm.HEAD), "1: of each head of queries and keys"),
-        "ALL_TURN": (int(all(_turns(c))), "0: some layers have no rotary embedding"),
+        "ALL_TURN": (int(set(_turns(c)) == {1}), "0: layers have other rotaries, or none"),
+        "ROTARIES": (1 if c.local_rotary is None else 2, ""),
+        "TURNED": (c.rotary_dim("main"), "numbers of a head that turn"),
+        "NORM_TURNED": (int(c.norm_turned), "1: heads are normed behind the rotary"),
+        "TEMPERED": (int(c.attention_temperature is not None), "queries, by their position"),
+        "GELU": (int(c.activation == "gelu_tanh"), "1: of the gate, in the place of silu"),
     }
     lines = [
         f"constexpr u32 {name} = {value};" + (f"  // {meaning}" if meaning else "")
@@ -136,7 +143,15 @@ def _constants(layout: Layout) -> list[str]:
     lines.append(f"constexpr u64 KV_BYTES = {layout.kv_bytes}ull;")
     scale = c.head_dim**-0.5 if c.query_scale is None else c.query_scale
     lines.append(f"constexpr f32 SCORE_SCALE = {_float(scale)};")
-    lines.append(f"constexpr f32 NORM_EPS = {_float(c.norm_eps)};")
+    floats = {
+        "NORM_EPS": c.norm_eps,
+        "SCORE_CAP": c.score_cap or 0.0,  # 0: none
+        "EMBEDDING_SCALE": c.embedding_scale,
+        "RESIDUAL_SCALE": c.residual_scale,
+        "LOGIT_SCALE": c.logit_scale,
+        "LOGIT_CAP": c.logit_cap or 0.0,
+    }
+    lines += [f"constexpr f32 {name} = {_float(value)};" for name, value in floats.items()]
     for field in fields(layout.shared):
         lines.append(
             f"constexpr u32 AT_{field.name.upper()} = {getattr(layout.shared, field.name)};"
@@ -155,10 +170,12 @@ def _switches(layout: Layout) -> list[str]:
         *(f"constexpr bool SWITCH_{x.name} = {str(on[x]).lower()};" for x in Switch),
         f"constexpr u32 HELD_STOPS = {HELD_STOPS};",
         f"constexpr u32 SHARE_TABLES = {SHARE_TABLES};",
+        f"constexpr u32 SHARE_LAYERS = {layout.share_layers};  // ways of sharing out",
+        f"constexpr bool UNEVEN = {str(layout.uneven).lower()};  // blocks stream more or less",
         f"constexpr u32 GAIN_LANES = {gain_lanes(config)};",
         f"constexpr u32 GAINS = {gains.code};  // enum Format",
         f"constexpr bool PAIRED_HIDDEN = {str(layout.paired_hidden).lower()};",
-        f"constexpr bool PAIRED_KEYS = {str(layout.paired_keys).lower()};",
+        f"constexpr bool PAIRED_VALUES = {str(layout.paired_values).lower()};",
         f"constexpr u32 SLOTS_IN_FLIGHT = {layout.slots_in_flight};",
     ]
 
@@ -167,12 +184,13 @@ def _tilings(layout: Layout) -> str:
     names = [field.name for field in fields(Tiling) if field.name != "warps"]
     lines = ["struct Tiling {", f"  u32 {', '.join(names)};"]
     lines += ["  u32 depth, padded_rows, padded_columns, slot_bytes;"]
-    lines += ["  u32 first_row;  // of its layer's scales", "};"]
+    lines += ["  u32 first_row;  // of its layer's scales"]
+    lines += ["  bool folded;  // parts are added round by round", "};"]
     for kind, first_row in zip(PRODUCTS, (*layout.row_offsets[:4], 0), strict=True):
         tiling = layout.tilings[kind]
         values = [getattr(tiling, name) for name in names]
         values += [tiling.depth, tiling.padded_rows, tiling.padded_columns]
-        values += [tiling.slot_bytes(layout.tile_bytes), first_row]
+        values += [tiling.slot_bytes(layout.tile_bytes), first_row, int(kind in layout.folded)]
         lines.append(f"constexpr Tiling {kind.name}_TILES{{{', '.join(map(str, values))}}};")
     return "\n".join(lines) + "\n"
 
@@ -194,14 +212,20 @@ def _layers(layout: Layout) -> str:
             f"{{{x.attention.delay}, {x.mlp.delay}}}, "
             f"{{{int(x.attention.read)}, {int(x.mlp.read)}}}}},"
         )
-    turns = ", ".join(str(int(x)) for x in _turns(layout.plan.config))
-    lines += ["};", f"CONSTANT u32 LAYER_TURNS[LAYERS] = {{{turns}}};  // 1: queries and keys turn"]
+    config = layout.plan.config
+    turns = ", ".join(map(str, _turns(config)))
+    lines += [
+        "};",
+        f"CONSTANT u32 LAYER_TURNS[LAYERS] = {{{turns}}};  // 0: not, else which rotary",
+    ]
+    tempered = (int(x.temperature is not None) for x in config.attentions.values())
+    lines.append(f"CONSTANT u32 LAYER_TEMPERED[LAYERS] = {{{', '.join(map(str, tempered))}}};")
     return "\n".join([*lines, ""])
 
 
-def _turns(config: ModelConfig) -> list[bool]:
-    """Return which layers turn queries and keys."""
-    return [layer.rotary != "none" for layer in config.layers]
+def _turns(config: ModelConfig) -> list[int]:
+    """Return by which rotary each layer turns queries and keys; 0: by none."""
+    return [("none", "main", "local").index(layer.rotary) for layer in config.layers]
 
 
 def _program(program: Program) -> list[str]:

@@ -9,13 +9,24 @@ cache of those alone, and of all else what one device would have.
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
+
 from monolane.cuda._params import ADVANCE_DTYPE
-from monolane.cuda._program import Exchange, Program, Rule, Slots, lower, rules_of
+from monolane.cuda._program import (
+    Exchange,
+    Program,
+    Rule,
+    Slots,
+    lower,
+    rules_of,
+    share_layers,
+)
 from monolane.cuda._switches import NONE, Switch
 from monolane.cuda._tiling import TILE, Tiling, find_tiling, in_smaller_slots
-from monolane.errors import ConfigError
+from monolane.errors import BackendError, ConfigError
 from monolane.model import FORMATS, ModelConfig, Role, formats_of
-from monolane.plan import MAX_WIDTH, Buffer, PhaseKind, Plan, Share
+from monolane.plan import MAX_WIDTH, Buffer, PhaseKind, Plan, Scope, Share, split
 
 PRODUCTS = (PhaseKind.QKV, PhaseKind.OUT, PhaseKind.GATE_UP, PhaseKind.DOWN, PhaseKind.HEAD)
 TILE_BYTES = {name: TILE * TILE * FORMATS[name].bits // 8 for name in formats_of("cuda")}
@@ -24,11 +35,18 @@ ROW_SCALED = tuple(name for name in TILE_BYTES if FORMATS[name].group < 0)
 # Roles whose rows are shared out; the kernel's tables of shares come in this order.
 SHARED_ROLES = (Role.Q, Role.K, Role.V, Role.O, Role.GATE, Role.DOWN, Role.HEAD)
 # Fields of a model's config that the kernels compute beyond what every executor does.
-_COMPUTED = ("qkv_bias", "qk_norm=head", "query_scale", "layers.rotary=none", "rotary.amplitude")
-SHARE_TABLES = len(SHARED_ROLES) + 2  # and those of ATTEND and GATHER
+_COMPUTED = (
+    "qkv_bias", "qk_norm=head", "qk_unscaled", "norm_turned", "query_scale", "score_cap",
+    "layers.rotary", "local_rotary", "rotary.amplitude", "rotary.part", "attention_temperature",
+    "activation=gelu_tanh", "norm_offset", "embedding_scale", "residual_scale", "logit_scale",
+    "logit_cap",
+)  # fmt: skip
+SHARE_TABLES = len(SHARED_ROLES) + 3  # and those of ATTEND, GATHER and MERGE
 GAIN_DTYPES = ("bfloat16", "float16")  # of norms that TABLES keeps as they are stored
 HELD_STOPS = 32  # stop tokens that a block keeps in shared memory, with TOKEN_END
 _SMALL_SLOT_BYTES = 12 << 10
+_MERGED_APART = 1 << 14  # numbers that a block would read to merge the splits of a token
+_NARROW = 16  # rows of a pass whose activations live in shared memory, if they fit
 # What one SM needs on its way is some 30 KB: 36 GB/s, times a loaded trip of at most 1 us.
 _IN_FLIGHT_BYTES = 72 << 10
 _BANKS = 128  # bytes: shared memory serves 32 words at a time
@@ -59,7 +77,8 @@ class Shared:
     scales: int  # float: of the rows of a phase's product, where rows have scales
     gains: int  # 16-bit [D]: of the next norm, with TABLES
     rotary: int  # float [T][h]: of the pass's positions, with TABLES
-    shares: int  # [tables]: the block's own, with TABLES
+    shares: int  # [tables of a layer, or of all]: the block's own, with TABLES
+    rounds: int  # u8 [4 x ways of sharing out + 1]: the block's own, where blocks differ
     requests: int  # Advance [T], then the first stop tokens, with TOKEN_END
     squares: int  # float [2][B], then the first rows of a lane's blocks [B + 1], with NORM
     state: int
@@ -83,6 +102,51 @@ class Layout:
     devices: int = 1  # that the lanes are dealt out to
     kept_passes: int = 0  # whose words are all kept, for diagnosis
     switches: Switch = NONE
+    # Products whose parts are added round by round, since all their sums have no place in shared
+    # memory.
+    folded: tuple[PhaseKind, ...] = ()
+
+    @property
+    def merge(self) -> Share | None:
+        """Who merges which pairs of a lane's attention; None: who multiplies by it merges all.
+
+        Apart, each partial sum is read once in a lane, not by every block; it costs one exchange.
+        In a wide pass each block merges tokens of its own.
+        """
+        return None if self.wide else self.merge_share
+
+    @property
+    def merge_share(self) -> Share | None:
+        """The same of kernels whose passes are not wide: kernels share their tables."""
+        c, blocks = self.plan.config, self.blocks
+        pairs = c.num_heads // c.num_lanes * c.head_dim // 2
+        many = 2 * pairs * self.plan.splits >= _MERGED_APART
+        if pairs % 2 or not many or self.kept_passes:  # words for diagnosis hold one number
+            return None
+        return Share(Scope.GROUP, split(pairs, blocks))
+
+    @property
+    def merge_sizes(self) -> tuple[int, int]:
+        """Pairs and heads of a block that merges, at most."""
+        if self.merge is None:
+            return 0, 0
+        pairs = self.plan.config.head_dim // 2
+        spans = [(begin // pairs, -(-end // pairs)) for begin, end in pairwise(self.merge.bounds)]
+        return (
+            max(end - begin for begin, end in pairwise(self.merge.bounds)),
+            max(end - begin for begin, end in spans),
+        )
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of a block's product, at most, among those that are folded."""
+        return max((self.tilings[kind].padded_rows for kind in self.folded), default=0)
+
+    def sum_bytes(self, kind: PhaseKind) -> int:
+        """Bytes of a product's sums, of all parts, in shared memory."""
+        tiling = self.tilings[kind]
+        rows = tiling.round_rows if kind in self.folded else tiling.padded_rows
+        return 4 * tiling.parts * rows * self.width
 
     @property
     def early_tables(self) -> bool:
@@ -98,11 +162,16 @@ class Layout:
         return wanted and units % 4 == 0 and _is_even(share)
 
     @property
-    def paired_keys(self) -> bool:
-        """Whether a word holds two numbers of a key or a value."""
-        c, shares = self.plan.config, self.plan.find(PhaseKind.QKV, 0).matrices
-        wanted = Switch.PAIRS in self.switches and c.qk_norm is None
-        return wanted and c.head_dim % 4 == 0 and all(_is_even(x.share) for x in shares)
+    def paired_values(self) -> bool:
+        """Whether a word holds two numbers of a value."""
+        shares = [x.share for x in self.plan.find(PhaseKind.QKV, 0).matrices]
+        even = self.plan.config.head_dim % 4 == 0 and all(map(_is_even, shares))
+        return Switch.PAIRS in self.switches and even
+
+    @property
+    def share_layers(self) -> int:
+        """Ways in which layers share rows out, by turns."""
+        return share_layers(self.plan)
 
     @property
     def slots_in_flight(self) -> int:
@@ -154,6 +223,19 @@ class Layout:
         return tuple(offsets)
 
     @property
+    def rounds(self) -> npt.NDArray[np.uint8]:
+        """Rounds of blocks' products: [W, 4 x ways + 1], of each way's layer, then the head's."""
+        places = [(kind, i) for i in range(self.share_layers) for kind in PRODUCTS[:-1]]
+        places.append((PhaseKind.HEAD, -1))
+        counts = [self.tilings[x].rounds_of(row_counts(self.plan, x, i)) for x, i in places]
+        return np.stack(counts, axis=1).astype(np.uint8)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether blocks stream different numbers of ring slots."""
+        return len(np.unique(self.rounds, axis=0)) > 1
+
+    @property
     def row_offsets(self) -> tuple[int, ...]:
         """Number, in a block's list of scales, of each product's first row; then of all rows."""
         offsets = [0]
@@ -190,7 +272,7 @@ class Layout:
     @property
     def own_rows(self) -> int:
         """Rows of the residual stream that a block owns, at most."""
-        return _busiest(self.plan, PhaseKind.OUT)
+        return _row_range(self.plan, PhaseKind.OUT)[1]
 
     @property
     def activation_stride(self) -> int:
@@ -218,9 +300,11 @@ class Layout:
     def program(self) -> Program:
         """What a block does in a pass."""
         attention, mlp = self.raw_slots
-        slots = Slots(attention=attention, mlp=mlp, kept=self.kept_passes)
+        slots = Slots(attention=attention, mlp=mlp, layers=self.share_layers, kept=self.kept_passes)
         local = Switch.NORM in self.switches
-        return lower(self.plan, self.wide, slots, self.devices, local_squares=local)
+        return lower(
+            self.plan, self.wide, slots, self.devices, local_squares=local, merge=self.merge
+        )
 
     @property
     def words(self) -> dict[str, int]:
@@ -239,6 +323,9 @@ class Layout:
             "square_words": copies(x.SQUARES) * lanes * t * _even(self.blocks),
             "qkv_words": copies(x.QKV) * qkv,
             "partial_words": copies(x.PARTIAL) * partial,
+            "merged_words": copies(x.MERGED) * t * c.num_heads * c.head_dim // 2
+            if self.merge
+            else 2,
             "hidden_words": copies(x.HIDDEN) * t * lanes * _even(c.intermediate_size // lanes),
             "raw_words": copies(x.LANES) * lanes * t * d,
             "joined_words": copies(x.JOINED) * lanes * t * d if plan.shared_head else 2,
@@ -253,6 +340,7 @@ class Layout:
             "activation_rows": slots.activations * lanes * t * self.activation_stride // 8
             if self.wide
             else 2,
+            "totals": workers * t * _even(self.total_rows) // 2 or 2,
             "own_streams": workers * t * _even(self.own_rows) // 2 if self.wide else 2,
         }
 
@@ -267,16 +355,21 @@ def lay_out(
     devices: int = 1,
     kept_passes: int = 0,
     switches: Switch = NONE,
+    few_slots: int = 4,
+    widens: bool = True,
 ) -> Layout:
     """Return the layout of a plan; ConfigError if the model does not fit the kernel.
 
     wide     whether activations live in memory; None: from 17 tokens a pass on
+    widens   where wide is None: also if they do not fit into shared memory
     devices  that the lanes are dealt out to: a divisor of their number
     kept_passes
              for diagnosis: every word of so many passes in a row stays where it was published, in a
              place of its own; 0: places are used again, as soon as nobody needs what is there
     switches see ``Switch``; with SLOTS ``slot_bytes`` is what the products are cut for, and slots
              have 12 KB where tiles fit into them
+    few_slots
+             of a ring: before it has fewer, sums of products are folded round by round; 0: never
     """
     _check(plan, warps)
     if Switch.TABLES in switches and plan.config.dtype not in GAIN_DTYPES:
@@ -295,8 +388,9 @@ def lay_out(
     tilings = {}
     for kind in PRODUCTS:
         matrices = plan.find(kind, 0 if kind is not PhaseKind.HEAD else -1).matrices
-        rows = _busiest(plan, kind)
-        tilings[kind] = find_tiling(rows, matrices[0].columns, warps, slot_bytes // tile_bytes)
+        least, most = _row_range(plan, kind)
+        capacity = slot_bytes // tile_bytes
+        tilings[kind] = find_tiling(most, matrices[0].columns, warps, capacity, least)
     if Switch.SLOTS in switches and slot_bytes > _SMALL_SLOT_BYTES:
         tilings = {
             kind: in_smaller_slots(tiling, _SMALL_SLOT_BYTES // tile_bytes)
@@ -306,23 +400,43 @@ def lay_out(
     draft = Layout(
         plan, warps, slot_bytes, shared_limit, tile_bytes, tilings, _layers(plan, devices), 0,
         Shared(ring=0, barriers=0, activations=0, stage=0, partial=0, stream=0, query=0, scales=0,
-               gains=0, rotary=0, shares=0, requests=0, squares=0, state=0, total=0),
-        plan.max_width > 16 if wide is None else wide, devices, kept_passes, switches,
+               gains=0, rotary=0, shares=0, rounds=0, requests=0, squares=0, state=0, total=0),
+        plan.max_width > _NARROW if wide is None else wide, devices, kept_passes, switches,
     )  # fmt: skip
-    rest = _shared(draft, 0).total
-    ring_slots = (shared_limit - rest) // (slot_bytes + 16)
-    if ring_slots < 2:
+    found = _with_ring(draft, few_slots)
+    if found.ring_slots < 2 and widens and wide is None and 1 < plan.max_width <= _NARROW:
+        found = _with_ring(replace(draft, wide=True), few_slots)
+    if found.ring_slots < 2:
         raise ConfigError(
             f"cuda: expected room for at least 2 ring slots of {slot_bytes} bytes beside "
-            f"{rest} bytes in the {shared_limit} of a block; use a smaller width than "
-            f"{plan.max_width}"
+            f"{_shared(found, 0).total} bytes in the {shared_limit} of a block; use a smaller "
+            f"width than {plan.max_width}"
         )
-    return replace(draft, ring_slots=ring_slots, shared=_shared(draft, ring_slots))
+    return found
+
+
+def _with_ring(draft: Layout, few_slots: int) -> Layout:
+    """Return a layout with the ring for which there is room; the largest sums give way first."""
+    largest = sorted(PRODUCTS, key=draft.sum_bytes, reverse=True)
+    for count in range(len(PRODUCTS) + 1 if few_slots else 1):
+        folded = tuple(kind for kind in largest[:count] if draft.tilings[kind].rounds > 1)
+        draft = replace(draft, folded=folded)
+        slots = (draft.shared_limit - _shared(draft, 0).total) // (draft.slot_bytes + 16)
+        if slots >= few_slots:
+            break
+    slots = max(slots, 0)
+    return replace(draft, ring_slots=slots, shared=_shared(draft, slots))
 
 
 def check_computed(config: ModelConfig) -> None:
     """Refuse by its name a field that the kernels do not compute: BackendError."""
     config.check_features("cuda", *_COMPUTED)
+    local = config.local_rotary
+    if local is not None and local.part != config.rotary.part:
+        raise BackendError(
+            f"rotary.part: the cuda backend expects as much of a head to turn in all layers, got "
+            f"{config.rotary.part} and {local.part}; choose another backend"
+        )
 
 
 def _check(plan: Plan, warps: int) -> None:
@@ -338,6 +452,8 @@ def _check(plan: Plan, warps: int) -> None:
         raise ConfigError(
             f"cuda: expected chunks of a multiple of 16 keys, got {plan.device.chunk}"
         )
+    if plan.device.tile_rows != TILE:
+        raise ConfigError(f"cuda: expected tiles of {TILE} rows, got {plan.device.tile_rows}")
     stream = [plan.find(kind, 0).matrices[0].share for kind in (PhaseKind.OUT, PhaseKind.DOWN)]
     if stream[0] != stream[1]:
         raise ConfigError("cuda: expected OUT and DOWN to share the residual stream out alike")
@@ -353,10 +469,18 @@ def _is_even(share: Share) -> bool:
     return all(bound % 2 == 0 for bound in share.bounds)
 
 
-def _busiest(plan: Plan, kind: PhaseKind) -> int:
-    matrices = plan.find(kind, 0 if kind is not PhaseKind.HEAD else -1).matrices
-    workers = range(plan.groups.workers)
-    return max(sum(e - b for b, e in (m.share.of(w) for m in matrices)) for w in workers)
+def row_counts(plan: Plan, kind: PhaseKind, layer: int) -> npt.NDArray[np.int64]:
+    """Return the rows of each worker in a phase: [W]."""
+    matrices = plan.find(kind, layer).matrices
+    each = sum((np.diff(x.share.bounds) for x in matrices), np.zeros(1, np.int64))
+    return np.resize(each, plan.groups.workers)
+
+
+def _row_range(plan: Plan, kind: PhaseKind) -> tuple[int, int]:
+    """Return the rows of the block that has fewest in a kind of phase, and those of the busiest."""
+    layers = (-1,) if kind is PhaseKind.HEAD else range(share_layers(plan))
+    counts = np.concatenate([row_counts(plan, kind, layer) for layer in layers])
+    return int(counts.min()), int(counts.max())
 
 
 def _layers(plan: Plan, devices: int) -> tuple[LayerLayout, ...]:
@@ -384,16 +508,17 @@ def _layers(plan: Plan, devices: int) -> tuple[LayerLayout, ...]:
 def _shared(layout: Layout, ring_slots: int) -> Shared:
     c, t = layout.plan.config, layout.width
     tilings = tuple(layout.tilings.values())
-    partial = max(4 * x.parts * x.padded_rows * t for x in tilings)
+    partial = max(map(layout.sum_bytes, PRODUCTS))
     scratch = 4 * layout.warps * layout.merged_rows * (c.head_dim + 2)
-    partial = max(partial, scratch, 4096)  # 4096: the histogram of a choice
+    merged = 8 * t * layout.plan.splits * sum(layout.merge_sizes)
+    partial = max(partial, scratch, merged, 4096)  # 4096: the histogram of a choice
     query = t * (c.num_heads // c.num_kv_heads) * layout.query_stride
     sizes = {"ring": ring_slots * layout.slot_bytes, "barriers": ring_slots * 16}
     if layout.wide:
         # Staged activations, sums and queries take turns at one place, but for sums that must
         # outlast the staging of a second round.
         stage = max(2 * x.parts * t * x.step * 32 for x in tilings)
-        apart = any(x.rounds > 1 for x in tilings)
+        apart = any(x.rounds > 1 for kind, x in layout.tilings.items() if kind not in layout.folded)
         sizes |= {"stage": stage if apart else 0}
         sizes |= {
             "partial": max(partial if apart else max(partial, stage), _round(scratch) + query)
@@ -413,8 +538,9 @@ def _shared(layout: Layout, ring_slots: int) -> Shared:
     sizes |= {
         "scales": 4 * scales,
         "gains": early * 2 * c.hidden_size,
-        "rotary": early * 4 * t * c.head_dim,
-        "shares": early * 8 * SHARE_TABLES,
+        "rotary": early * 4 * t * c.head_dim * (1 if c.local_rotary is None else 2),
+        "shares": early * 8 * SHARE_TABLES * layout.share_layers,
+        "rounds": layout.uneven * (4 * layout.share_layers + 1),
         "squares": 4 * (3 * layout.blocks + 1) if Switch.NORM in layout.switches else 0,
         "requests": requests,
         "state": 512 + (96 + 8 * layout.warps) * t,

@@ -1,9 +1,9 @@
 """Weights from memory-mapped files into the blocks' runs on a GPU.
 
 Rows go through two pinned staging buffers: while one is on its way and being packed, the next is
-read from the file. On a PCIe 5 bus 4.4 GB (2.2 billion 16-bit parameters) take 0.1 s to cross and
-some 10 ms to pack; what counts is reading the page cache into pinned memory, at 5 GB/s of one
-thread 0.9 s, and so several threads share it.
+read from the file, and widened to numbers where it is quantised. On a PCIe 5 bus 4.4 GB (2.2
+billion 16-bit parameters) take 0.1 s to cross and some 10 ms to pack; what counts is reading the
+page cache into pinned memory, at 5 GB/s of one thread 0.9 s, and so several threads share it.
 """
 
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ import numpy.typing as npt
 from monolane._structs import CUDA, Field, Struct
 from monolane.cuda._device import Device, Kernel, Launch, Mark, Pinned
 from monolane.cuda._layout import PRODUCTS, Layout
-from monolane.cuda._pack import STORED, phase_of, pieces, staged
+from monolane.cuda._pack import STORED, phase_of, pieces, plain, staged
 from monolane.cuda._tiling import Tiling
-from monolane.model import Role, Weights
+from monolane.model import Matrix, Role, Weights
 from monolane.plan import PhaseKind
 
 STAGING_BYTES = 64 << 20  # large enough that a copy's start does not count
@@ -68,7 +68,7 @@ class _Matrix:
     files do not hold lane after lane comes lane by lane.
     """
 
-    rows: Array  # those of the device's blocks [R, columns], as stored
+    rows: Matrix  # those of the device's blocks [R, columns], as stored
     places: int  # on the device: a Place of each of them
     tiling: Tiling
     offset: int  # of the phase in a run
@@ -123,7 +123,7 @@ class _Loader:
             self._device.clear(self.scales, self._scale_bytes)
         for matrix in self._matrices(weights):
             step = self._staging // (2 * matrix.rows.shape[1])
-            for first in range(0, len(matrix.rows), step):
+            for first in range(0, matrix.rows.shape[0], step):
                 self._send(matrix, first, matrix.rows[first : first + step])
         self._device.wait(self._device.mark(), _PATIENCE)
 
@@ -136,17 +136,21 @@ class _Loader:
 
     def _matrices(self, weights: Weights) -> Iterator[_Matrix]:
         layout = self._layout
-        places = {kind: self._places(kind) for kind in PRODUCTS}
-        products = [(kind, layer) for layer in weights.layers for kind in PRODUCTS[:-1]]
-        products.append((PhaseKind.HEAD, weights.outer))
-        for i, (kind, arrays) in enumerate(products):
+        ways = layout.share_layers
+        places = {(kind, i): self._places(kind, i) for kind in PRODUCTS[:-1] for i in range(ways)}
+        places[PhaseKind.HEAD, 0] = self._places(PhaseKind.HEAD, 0)
+        products: list[tuple[PhaseKind, int | None]] = [
+            (kind, layer) for layer in range(len(layout.layers)) for kind in PRODUCTS[:-1]
+        ]
+        products.append((PhaseKind.HEAD, None))
+        for i, (kind, layer) in enumerate(products):
             at = layout.phase_offsets[i], layout.row_offsets[i]
-            for role, (rows, address) in places[kind].items():
-                for first, part in _rows(arrays[role], rows):
+            for role, (rows, address) in places[kind, (layer or 0) % ways].items():
+                for first, part in _rows(weights.matrix(role, layer), rows):
                     place = address + first * PLACE_DTYPE.itemsize
                     yield _Matrix(part, place, layout.tilings[kind], *at)
 
-    def _places(self, kind: PhaseKind) -> dict[Role, tuple[slice, int]]:
+    def _places(self, kind: PhaseKind, layer: int) -> dict[Role, tuple[slice, int]]:
         """Return the device's rows of a phase's matrices and, on the device, their places."""
         plan = self._layout.plan
         tables = {
@@ -156,7 +160,7 @@ class _Loader:
         per_lane = {matrix.role: matrix.rows for matrix in phase_of(plan, kind, 0).matrices}
         own: dict[Role, slice] = {}
         for worker in self._workers:
-            for x in pieces(plan, kind, worker):
+            for x in pieces(plan, kind, worker, layer):
                 base = x.lane * per_lane[x.role]
                 begin, end = base + x.begin, base + x.end
                 taken = tables[x.role][begin:end]
@@ -185,12 +189,15 @@ class _Loader:
             self._device.wait(mark, _PATIENCE)
         return slot, self._pinned[slot]
 
-    def _send(self, matrix: _Matrix, first: int, rows: Array) -> None:
+    def _send(self, matrix: _Matrix, first: int, rows: Matrix) -> None:
         slot, pinned = self._next()
         count, columns = rows.shape
         nbytes = 2 * count * columns
         dtype = self._layout.plan.dtype
-        crossing = STORED[dtype] if dtype in STORED else staged(rows.dtype)
+        if dtype in STORED:
+            crossing = STORED[dtype]
+        else:
+            crossing = staged(rows.dtype if isinstance(rows, np.ndarray) else np.dtype(np.float32))
         self._read(rows, pinned.array[:nbytes].view(crossing).reshape(count, columns))
         self._device.copy_in(self._landing[slot], pinned, nbytes)
         params = np.zeros((), PACK_DTYPE)
@@ -208,30 +215,34 @@ class _Loader:
         self._device.launch(self._kernel, Launch(blocks, _PACK_THREADS), params.tobytes())
         self._marks[slot] = self._device.mark()
 
-    def _read(self, rows: Array, into: Array) -> None:
+    def _read(self, rows: Matrix, into: Array) -> None:
         """Copy rows, converted if they are stored in another format, by several threads."""
-        share = max(-(-len(rows) // THREADS), _SHARE_BYTES // (2 * rows.shape[1]) + 1)
-        parts = range(0, len(rows), share)
-        if len(parts) == 1:
-            into[...] = rows
+        count, columns = rows.shape
+        if isinstance(rows, np.ndarray):
+            share = max(-(-count // THREADS), _SHARE_BYTES // (2 * columns) + 1)
+        else:
+            share = _SHARE_BYTES // (4 * columns) + 1  # what is widened stays in a thread's cache
+        if share >= count:
+            into[...] = plain(rows)
             return
-        jobs = [
-            self._pool.submit(np.copyto, into[i : i + share], rows[i : i + share], casting="unsafe")
-            for i in parts
-        ]
-        for job in jobs:
+
+        def read(part: slice) -> None:
+            np.copyto(into[part], plain(rows[part]), casting="unsafe")
+
+        parts = [slice(first, first + share) for first in range(0, count, share)]
+        for job in [self._pool.submit(read, part) for part in parts]:
             job.result()
 
 
-def _rows(array: Array, rows: slice) -> Iterator[tuple[int, Array]]:
+def _rows(matrix: Matrix, rows: slice) -> Iterator[tuple[int, Matrix]]:
     """Yield rows of a matrix [L, R, columns], lane below lane, without a copy: the first, and they.
 
     In one piece if the lanes lie so. Lanes that are parts of a dense matrix's columns do not.
     """
-    if array.flags.c_contiguous:
-        yield 0, array.reshape(-1, array.shape[-1])[rows]
+    if isinstance(matrix, np.ndarray) and matrix.flags.c_contiguous:
+        yield 0, matrix.reshape(-1, matrix.shape[-1])[rows]
         return
-    count = array.shape[1]
+    count = matrix.shape[1]
     for lane in range(rows.start // count, -(-rows.stop // count)):
         begin, end = max(rows.start, lane * count), min(rows.stop, (lane + 1) * count)
-        yield begin - rows.start, array[lane, begin - lane * count : end - lane * count]
+        yield begin - rows.start, matrix[lane, begin - lane * count : end - lane * count]

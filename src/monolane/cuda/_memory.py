@@ -44,7 +44,7 @@ class Memory:
         check_bytes(needed, device.info)
         self._words = needed.words
         self.cache_bytes, self.weight_bytes = needed.cache, needed.weights
-        tables = make_tables(layout.plan, weights, layout.switches)
+        tables = make_tables(layout, weights)
         self._params = np.zeros((), PARAMS_DTYPE)
         loaded = load(device, layout, weights, number)
         self._params["device"] = number

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from monolane.cuda._layout import PRODUCTS, Layout
 from monolane.cuda._tiling import TILE, Tiling
-from monolane.model import FORMATS, Role, Weights, formats_of
+from monolane.model import FORMATS, Matrix, Role, Weights, formats_of
 from monolane.plan import Phase, PhaseKind, Plan, Scope
 
 Array = npt.NDArray[Any]
@@ -45,10 +45,10 @@ def phase_of(plan: Plan, kind: PhaseKind, layer: int) -> Phase:
     return plan.find(kind, -1 if kind is PhaseKind.HEAD else layer)
 
 
-def pieces(plan: Plan, kind: PhaseKind, worker: int) -> tuple[Piece, ...]:
-    """Return the rows of a block, one below the other; the same in every layer."""
+def pieces(plan: Plan, kind: PhaseKind, worker: int, layer: int = 0) -> tuple[Piece, ...]:
+    """Return the rows of a block, one below the other."""
     found, at = [], 0
-    for matrix in phase_of(plan, kind, 0).matrices:
+    for matrix in phase_of(plan, kind, layer).matrices:
         begin, end = matrix.share.of(worker)
         lane = 0 if matrix.share.scope is Scope.ALL else plan.groups.of(worker)
         found.append(Piece(matrix.role, worker, lane, begin, end, at))
@@ -79,8 +79,13 @@ def staged(stored: np.dtype[Any]) -> np.dtype[Any]:
     return stored if stored in STORED.values() else STORED["bfloat16"]
 
 
+def plain(matrix: Matrix) -> Array:
+    """Return the numbers that a matrix means: as stored, or float32 where it is quantised."""
+    return matrix if isinstance(matrix, np.ndarray) else matrix.widened()
+
+
 def _matrix(weights: Weights, role: Role, layer: int | None) -> Array:
-    return weights.outer[role] if layer is None else weights.layers[layer][role]
+    return plain(weights.matrix(role, layer))
 
 
 def pack(layout: Layout, weights: Weights) -> Bytes:
@@ -105,7 +110,7 @@ def pack_scales(layout: Layout, weights: Weights) -> npt.NDArray[np.float32]:
     offsets = zip([*places, (PhaseKind.HEAD, None)], layout.row_offsets, strict=False)
     for (kind, layer), offset in offsets:
         for worker in range(plan.groups.workers):
-            for x in pieces(plan, kind, worker):
+            for x in pieces(plan, kind, worker, layer or 0):
                 scales = row_scales(weights, x.role, layer)[x.lane, x.begin : x.end]
                 found[worker, offset + x.at : offset + x.at + len(scales)] = scales
     return found
@@ -118,7 +123,10 @@ def _pack_phase(
     roles = [matrix.role for matrix in phase_of(plan, kind, 0).matrices]
     matrices = {role: patterns(weights, role, layer, plan.dtype) for role in roles}
     for worker in range(plan.groups.workers):
-        rows = [matrices[x.role][x.lane, x.begin : x.end] for x in pieces(plan, kind, worker)]
+        rows = [
+            matrices[x.role][x.lane, x.begin : x.end]
+            for x in pieces(plan, kind, worker, layer or 0)
+        ]
         packed = pack_rows(np.concatenate(rows), tiling)
         runs[worker, : packed.size] = packed
 

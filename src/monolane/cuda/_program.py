@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from monolane.errors import ConfigError
-from monolane.model import Head
-from monolane.plan import Buffer, Phase, PhaseKind, Plan
+from monolane.model import Head, Role
+from monolane.plan import PERIOD, Buffer, Phase, PhaseKind, Plan, Share
 
 
 class Exchange(IntEnum):
@@ -35,6 +35,7 @@ class Exchange(IntEnum):
     GUIDE = 14
     ACTIVATIONS = 15  # rows in memory of a wide pass: not awaited, LANE says when they are there
     BEST = 16  # of each device's candidates, where there are several devices
+    MERGED = 17  # attention, merged from the splits by whom a part of it was given to
 
 
 # What leaves its lane. Where lanes lie on several devices these words are posted: written into the
@@ -64,6 +65,8 @@ class Op(IntEnum):
     OFFER = 11
     CHOOSE = 12
     NEXT_PASS = 13
+    MERGE_OWN = 14
+    FETCH_MERGED = 15
 
 
 class Verb(IntEnum):
@@ -141,6 +144,10 @@ def touches(
             return (_await(x.QKV), _BARRIER, _publish(x.PARTIAL), _BARRIER)
         case Op.MERGE:
             return (_await(x.PARTIAL), *kept)
+        case Op.MERGE_OWN:
+            return (_await(x.PARTIAL), _BARRIER, _publish(x.MERGED))
+        case Op.FETCH_MERGED:
+            return (_await(x.MERGED),)
         case Op.UPDATE:
             return (
                 _await(x.LANES, When.LATE),
@@ -222,11 +229,13 @@ class Slots:
     activations: int = 2  # by the sync of the lane
     attention: int  # raw outputs, by the layer
     mlp: int
+    layers: int = 1  # of what QKV and GATE_UP make, by the layer: ways of sharing rows out
     kept: int = 0  # for diagnosis: each event of so many passes has a copy of its own; 0: as above
 
 
 _TURNS_BY_PASS = (Exchange.CANDIDATES, Exchange.BEST, Exchange.CONTROL, Exchange.DECISION)
-_LAYERED = (Exchange.QKV, Exchange.PARTIAL, Exchange.HIDDEN)
+_LAYERED = (Exchange.QKV, Exchange.PARTIAL, Exchange.MERGED, Exchange.HIDDEN)
+_DEALT = (Exchange.QKV, Exchange.HIDDEN)  # whose writer may change from layer to layer
 _NEVER_KEPT = (Exchange.LANE, Exchange.ACTIVATIONS)  # counted and unstamped: of a wide pass
 
 
@@ -241,6 +250,7 @@ class Program:
     devices: int = 1  # that the lanes are dealt out to, in their order
     posted: frozenset[Exchange] = frozenset()  # what blocks of other devices get, too
     local_squares: bool = False  # who normalises sums the squares for himself
+    merge: Share | None = None  # who merges which pairs of attention's numbers; None: all do all
 
     def touches(self, op: Op) -> tuple[Touch, ...]:
         """Return what an operation exchanges."""
@@ -276,6 +286,8 @@ class Program:
             return slots.stream
         if what in _TURNS_BY_PASS:
             return slots.choice
+        if what in _DEALT:
+            return slots.layers
         return slots.attention + slots.mlp if what is Exchange.LANES else 1
 
     def slot(self, what: Exchange, *, event: int, number: int, layer: int, module: int) -> int:
@@ -294,18 +306,18 @@ class Program:
         if what is Exchange.LANES:
             attention = self.slots.attention
             return layer % attention if module == 0 else attention + layer % self.slots.mlp
-        return 0
+        return layer % self.slots.layers if what in _DEALT else 0
 
 
 # What a phase's reads and writes of shared buffers become.
 _READS = {
-    Buffer.QUERY: Op.ATTEND,
+    Buffer.UNNORMED: Op.ATTEND,
     Buffer.ATTENTION: Op.MERGE,
     Buffer.HIDDEN: Op.FETCH_HIDDEN,
     Buffer.LOGITS: Op.CHOOSE,
 }
 _WRITES = {
-    Buffer.QUERY: (Op.PUBLISH_QKV,),
+    Buffer.UNNORMED: (Op.PUBLISH_QKV,),
     Buffer.FIRST_OUTPUT: (Op.UPDATE,),
     Buffer.HIDDEN: (Op.PUBLISH_HIDDEN,),
     Buffer.SECOND_OUTPUT: (Op.UPDATE,),
@@ -313,6 +325,18 @@ _WRITES = {
     Buffer.LOGITS: (Op.SETTLE_GUIDES, Op.OFFER),
 }
 _NORMED = (PhaseKind.QKV, PhaseKind.GATE_UP, PhaseKind.HEAD)
+
+
+def share_layers(plan: Plan) -> int:
+    """Return in how many ways layers share rows out, by turns: one, or ``PERIOD``."""
+    one, other = (shares_of(plan, i) for i in (0, min(1, plan.config.num_layers - 1)))
+    return 1 if one == other else PERIOD
+
+
+def shares_of(plan: Plan, layer: int) -> dict[Role, Share]:
+    """Return who has which rows of a layer's matrices."""
+    phases = (phase for phase in plan.phases if phase.layer == layer)
+    return {matrix.role: matrix.share for phase in phases for matrix in phase.matrices}
 
 
 def rules_of(plan: Plan) -> dict[tuple[Buffer, int], Rule]:
@@ -324,7 +348,13 @@ def rules_of(plan: Plan) -> dict[tuple[Buffer, int], Rule]:
 
 
 def lower(
-    plan: Plan, wide: bool, slots: Slots, devices: int = 1, *, local_squares: bool = False
+    plan: Plan,
+    wide: bool,
+    slots: Slots,
+    devices: int = 1,
+    *,
+    local_squares: bool = False,
+    merge: Share | None = None,
 ) -> Program:
     """Return the program of a plan, in the plan's order."""
     rules = rules_of(plan)
@@ -335,20 +365,24 @@ def lower(
         held = (*held, phase)
         if phase.kind is PhaseKind.GATHER:
             continue
-        ops = tuple(op for part in held for op in _ops(part, plan))
+        ops = tuple(op for part in held for op in _ops(part, plan, merge is not None))
         rule = next((rules.get((write.buffer, phase.layer)) for write in phase.writes), None)
         steps.append(Step(held, ops, event, rule))
         event += Op.UPDATE in ops
         held = ()
     posted = POSTED if devices > 1 else frozenset()
-    return Program(plan, wide, slots, tuple(steps), devices, posted, local_squares)
+    return Program(plan, wide, slots, tuple(steps), devices, posted, local_squares, merge)
 
 
-def _ops(phase: Phase, plan: Plan) -> list[Op]:
+def _ops(phase: Phase, plan: Plan, merge_apart: bool) -> list[Op]:
     ops = [Op.EMBED] if phase.kind is PhaseKind.EMBED else []
     if phase.kind in _NORMED and not (phase.kind is PhaseKind.HEAD and plan.shared_head):
         ops.append(Op.NORMALISE)
-    ops += [_READS[access.buffer] for access in phase.reads if access.buffer in _READS]
+    for access in phase.reads:
+        if access.buffer is Buffer.ATTENTION and merge_apart:
+            ops += [Op.MERGE_OWN, Op.FETCH_MERGED]
+        elif access.buffer in _READS:
+            ops.append(_READS[access.buffer])
     ops += [Op.MULTIPLY] if phase.matrices else []
     ops += [op for access in phase.writes for op in _WRITES.get(access.buffer, ())]
     return [*ops, Op.NEXT_PASS] if phase.kind is PhaseKind.CHOOSE else ops

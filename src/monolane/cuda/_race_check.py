@@ -22,9 +22,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from monolane.cuda._program import Exchange, Op, Program, Step, Touch, Verb, When
+from monolane.cuda._program import (
+    Exchange,
+    Op,
+    Program,
+    Step,
+    Touch,
+    Verb,
+    When,
+    share_layers,
+    shares_of,
+)
 from monolane.model import Role
-from monolane.plan import Buffer, Matrix, PhaseKind, Plan, PlanError, Share, validate
+from monolane.plan import Buffer, PhaseKind, Plan, PlanError, Share, validate
 
 Clock = npt.NDArray[np.int32]  # [W, W]: of each block (row), how far it knows each other to be
 Mask = npt.NDArray[np.bool_]
@@ -36,10 +46,9 @@ _NORMED = (PhaseKind.QKV, PhaseKind.GATE_UP, PhaseKind.HEAD)  # multiply the nor
 # Exchanges whose words go from a thread to the one with the same element.
 _ELEMENTWISE = (Exchange.STREAM, Exchange.LANES)
 # The words in which a reader of a plan's buffer awaits it. Own outputs come with the stream, to
-# which the row's owner has added them; cached keys of earlier passes are the block's own.
+# which the row's owner has added them; cached keys are the block's own.
 _WORDS = {
-    Buffer.QUERY: Exchange.QKV,
-    Buffer.KEY_VALUE: Exchange.QKV,
+    Buffer.UNNORMED: Exchange.QKV,
     Buffer.ATTENTION: Exchange.PARTIAL,
     Buffer.HIDDEN: Exchange.HIDDEN,
     Buffer.STREAM: Exchange.JOINED,
@@ -56,7 +65,7 @@ def prove(program: Program) -> None:
 
 def faults(program: Program) -> Iterator[str]:
     """Yield what is wrong with a program, each with the step in which it shows."""
-    wrong = [*_order(program), *_coverage(program)]
+    wrong = [*_order(program), *_writers(program), *_coverage(program)]
     yield from wrong
     if wrong:
         return
@@ -95,7 +104,7 @@ def _coverage(program: Program) -> Iterator[str]:
     touches = (x for step in program.steps for op in step.ops for x in program.touches(op))
     exchanged = {x.what for x in touches if x.what is not None}
     for blocks in _dealt(program):
-        for word, mask in blocks.sources().items():
+        for word, mask in (x for i in blocks.ways for x in blocks.sources(i).items()):
             if word in exchanged - program.posted and (mask & blocks.apart).any():
                 yield f"{word.name} is awaited by blocks of other devices, and not posted"
     awaited: dict[tuple[str, Exchange], set[When]] = {}
@@ -145,16 +154,22 @@ def _coverage(program: Program) -> Iterator[str]:
 def _dealt(program: Program) -> Iterator["_Blocks"]:
     """Yield the ways in which three lanes lie on devices as the program's lanes do."""
     if program.devices == 1:
-        yield _Blocks(program.plan)
+        yield _Blocks(program.plan, program.merge)
         return
-    yield _Blocks(program.plan, 1)
+    yield _Blocks(program.plan, program.merge, 1)
     if program.plan.config.num_lanes > program.devices:  # two neighbours, and a third elsewhere
-        yield _Blocks(program.plan, 2)
+        yield _Blocks(program.plan, program.merge, 2)
 
 
 # ---- who reads what of whom ----------------------------------------------------------------------
-def _matrix(plan: Plan, role: Role) -> Matrix:
-    return next(m for phase in plan.phases for m in phase.matrices if m.role is role)
+def _writers(program: Program) -> Iterator[str]:
+    """Check that a word always has the same writer: two would be ordered by nothing that PTX
+    promises."""
+    plan, turns = program.plan, program.slots.layers
+    for layer in range(turns, plan.config.num_layers):
+        if shares_of(plan, layer) != shares_of(plan, layer - turns):
+            yield f"layer {layer}: expected rows shared out as {turns} layers before"
+            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +177,7 @@ class _Blocks:
     """The blocks of up to three lanes, and whose words each of them awaits."""
 
     plan: Plan
+    merge: Share | None = None  # see Program
     device_lanes: int = _LANES  # lanes of a device
 
     @property
@@ -186,25 +202,36 @@ class _Blocks:
     def describe(self, worker: int) -> str:
         return f"block {worker % self.each} of lane {worker // self.each}"
 
-    def sources(self) -> dict[Exchange, Mask]:
+    @property
+    def ways(self) -> range:
+        """Layers that share rows out in ways of their own, by turns."""
+        return range(share_layers(self.plan))
+
+    def sources(self, layer: int) -> dict[Exchange, Mask]:
         """Return, of each exchange, whether block [row] awaits words of block [column]."""
+        shares = shares_of(self.plan, layer)
         lane = np.arange(self.count) // self.each
         member = np.arange(self.count) % self.each
         same = lane[:, None] == lane[None, :]
         everybody = np.ones_like(same)
-        stream = self._owners(_matrix(self.plan, Role.O).share)[member]
-        hidden = self._owners(_matrix(self.plan, Role.GATE).share)[member]
+        stream = self._owners(shares[Role.O])[member]
+        hidden = self._owners(shares[Role.GATE])[member]
         units = self.plan.find(PhaseKind.ATTEND, 0).units
         assert units is not None
-        attends = self._owners(units)[member]
+        attends = np.broadcast_to(self._owners(units)[member], same.shape)
+        merges = np.zeros(self.count, np.bool_)
+        if self.merge is not None:
+            attends = self._merged(units, self.merge)[np.ix_(member, member)]
+            merges = self._owners(self.merge)[member]
         first = np.arange(self.count) == 0
         leads = np.arange(self.count) % (self.each * self.device_lanes) == 0  # its device
         several = bool(self.apart.any())
         return {
             Exchange.STREAM: same & stream,
             Exchange.SQUARES: same & stream,
-            Exchange.QKV: same & self._heads(units)[np.ix_(member, member)],
+            Exchange.QKV: same & self._heads(units, shares)[np.ix_(member, member)],
             Exchange.PARTIAL: same & attends,
+            Exchange.MERGED: same & merges,
             Exchange.HIDDEN: same & hidden,
             Exchange.LANES: ~same & (member[:, None] == member[None, :]) & stream,
             Exchange.JOINED: everybody & stream,
@@ -224,13 +251,26 @@ class _Blocks:
         """Return which blocks of a lane have a share at all."""
         return np.array([begin < end for begin, end in map(share.of, range(self.each))])
 
-    def _heads(self, units: Share) -> Mask:
+    def _merged(self, units: Share, merge: Share) -> Mask:
+        """Return whose partial attention a block needs for the pairs that it merges: [B, B]."""
+        c, needs = self.plan.config, np.zeros((self.each, self.each), np.bool_)
+        pairs = c.num_heads // c.num_kv_heads * c.head_dim // 2  # of a KV head's queries
+        for reader in range(self.each):
+            begin, end = merge.of(reader)
+            for writer in range(self.each):
+                heads = {unit // self.plan.splits for unit in range(*units.of(writer))}
+                needs[reader, writer] = any(
+                    begin < (x + 1) * pairs and x * pairs < end for x in heads
+                )
+        return needs
+
+    def _heads(self, units: Share, shares: dict[Role, Share]) -> Mask:
         """Return whose rows of Q, K and V a block's units of attention need: [B, B]."""
         c, needs = self.plan.config, np.zeros((self.each, self.each), np.bool_)
         group = c.num_heads // c.num_kv_heads
         for role, heads in ((Role.Q, group), (Role.K, 1), (Role.V, 1)):
             rows = heads * c.head_dim  # of a KV head
-            share = _matrix(self.plan, role).share
+            share = shares[role]
             for reader in range(self.each):
                 for unit in range(*units.of(reader)):
                     begin = unit // self.plan.splits * rows
@@ -257,10 +297,12 @@ class _Walk:
 
     def __init__(self, program: Program, blocks: "_Blocks") -> None:
         self.program, self.blocks = program, blocks
-        self.sources = self.blocks.sources()
-        self.alike = {
-            x: np.unique(mask, axis=0, return_inverse=True) for x, mask in self.sources.items()
-        }
+        self._sources = [self.blocks.sources(i) for i in self.blocks.ways]
+        self._alike = [
+            {x: np.unique(mask, axis=0, return_inverse=True) for x, mask in sources.items()}
+            for sources in self._sources
+        ]
+        self.layer = 0  # of the step that is walked
         shape = self.blocks.count, self.blocks.count
         self.sure = np.full(shape, -1, np.int32)  # of all threads, since the last barrier
         self.pending = self.sure.copy()  # awaited since by some thread: sure at the next barrier
@@ -276,7 +318,7 @@ class _Walk:
         """Yield faults."""
         for number, asked in enumerate(guards):
             for step in self.program.steps:
-                self.place = step.name
+                self.place, self.layer = step.name, max(step.layer, 0)
                 for op in step.ops:
                     for touch in self.program.touches(op):
                         if self._happens(touch, step, asked):
@@ -307,7 +349,10 @@ class _Walk:
         publishes = touch.verb is Verb.PUBLISH
         if what is Exchange.LANE and publishes:
             self.syncs += 1
-        made = op in (Op.UPDATE, Op.PUBLISH_QKV, Op.ATTEND, Op.MERGE, Op.PUBLISH_HIDDEN)
+        made = op in (
+            Op.UPDATE, Op.PUBLISH_QKV, Op.ATTEND, Op.MERGE, Op.MERGE_OWN, Op.FETCH_MERGED,
+            Op.PUBLISH_HIDDEN,
+        )  # fmt: skip
         event = step.event + (made or what is Exchange.HIDDEN)
         layer = step.layer
         if what is Exchange.LANES and not publishes and touch.when is When.LATE:
@@ -344,7 +389,7 @@ class _Walk:
         elementwise = what is Exchange.LANES
         known = (self.element if elementwise else here).copy()
         np.fill_diagonal(known, self.now if elementwise else self.barrier)
-        readers = self.sources[what].T  # [writer, reader]
+        readers = self._sources[self.layer % len(self._sources)][what].T  # [writer, reader]
         for read in old.reads:
             if (late := readers & (known < read)).any():
                 writer, reader = (int(i) for i in np.argwhere(late)[0])
@@ -364,7 +409,8 @@ class _Walk:
         if what is Exchange.ACTIVATIONS:  # ordinary memory: it does not say that it is there
             known = self.sure.copy()
             np.fill_diagonal(known, self.barrier)
-            if (self.sources[what] & (known < held.published)).any():
+            sources = self._sources[self.layer % len(self._sources)]
+            if (sources[what] & (known < held.published)).any():
                 yield f"{self.place}: reads {what.name}[{slot}] before they are known to be there"
             return
         # In a wide pass a block reads the tokens that it prepares, of which there may be none.
@@ -384,7 +430,7 @@ class _Walk:
 
     def _told(self, what: Exchange, clock: Clock) -> Clock:
         """Return the furthest that each block hears from those whose words it awaits."""
-        rows, which = self.alike[what]
+        rows, which = self._alike[self.layer % len(self._alike)][what]
         # Row by row: all at once would be [W, W, W] where each block awaits others.
         told: Clock = np.array([clock[row].max(axis=0, initial=-1) for row in rows])
         return told[which.reshape(-1)]

@@ -24,7 +24,7 @@ from monolane.cuda._layout import ROW_SCALED, Layout
 from monolane.cuda._matrix_unit import Bits
 from monolane.cuda._pack import HALVES, patterns, phase_of, row_scales
 from monolane.cuda._tables import make_tables
-from monolane.model import Head, QkNorm, Role, Weights
+from monolane.model import Head, ModelConfig, QkNorm, Role, Weights
 from monolane.plan import PhaseKind
 
 Floats = npt.NDArray[np.float32]
@@ -56,7 +56,7 @@ class Replay:
     def __init__(self, layout: Layout, weights: Weights, product: Product | None = None) -> None:
         self._layout, self._weights, self._product = layout, weights, product or native
         self._plan, self._config = layout.plan, layout.plan.config
-        self._tables = make_tables(self._plan, weights)
+        self._tables = make_tables(layout, weights)
         self._half = HALVES[self._plan.dtype]
         # What float8 is widened to before it is multiplied.
         self._dtype = "bfloat16" if self._plan.dtype == "bfloat16" else "float16"
@@ -81,6 +81,8 @@ class Replay:
             np.concatenate([x, room], 3) for x in (self._keys, self._values)
         )
         embedded = self._tables.embedding[token].astype(np.float32)
+        if config.embedding_scale != 1:
+            embedded = embedded * np.float32(config.embedding_scale)
         x_LD = np.tile(embedded, (config.num_lanes, 1))
         for layer in range(config.num_layers):
             read_LD = self._normed(x_LD, self._tables.attention_norm[layer])
@@ -89,8 +91,9 @@ class Replay:
             x_LD = self._joined(PhaseKind.OUT, layer, x_LD, self._times(Role.O, layer, said))
             read_LD = self._normed(x_LD, self._tables.mlp_norm[layer])
             gate, up = (self._times(role, layer, read_LD) for role in (Role.GATE, Role.UP))
-            # -gate * LOG2E, 1 + 2^that, the quotient, times up: each rounded.
-            hidden = (gate / (np.float32(1) + exp2(-gate * _LOG2E))) * up
+            # -steep * LOG2E, 1 + 2^that, the quotient, times up: each rounded.
+            steep = gate if config.activation == "silu" else _gelu_slope(gate)
+            hidden = (gate / (np.float32(1) + exp2(-steep * _LOG2E))) * up
             down = self._times(Role.DOWN, layer, self._rounded(hidden))
             x_LD = self._joined(PhaseKind.DOWN, layer, x_LD, down)
         return self._logits(x_LD)
@@ -171,18 +174,34 @@ class Replay:
             ends = np.cumsum([q.shape[1], k.shape[1]])
             q, k, v = (x + b for x, b in zip((q, k, v), np.split(bias, ends, axis=1), strict=True))
         q, k, v = (x.reshape(lanes, -1, c.head_dim) for x in (q, k, v))
-        if c.qk_norm is QkNorm.HEAD:
-            assert self._tables.qk_norm is not None
-            q, k = (
-                (x * self._inverse(warp_sum(x * x), c.head_dim)[..., None]) * scale
-                for x, scale in zip((q, k), self._tables.qk_norm[layer], strict=True)
-            )
-        if c.layers[layer].rotary != "none":
-            turns = self._tables.rotary[position]
-            q, k = (turned(x, turns, c.rotary.style) for x in (q, k))
+        pairs = pair_order(c)
+        q, k = (x[..., pairs] for x in (q, k))  # [L, H, h / 2, 2]
+        if not c.norm_turned:
+            q, k = self._heads_normed(layer, q, k, pairs)
+        if (which := c.layers[layer].rotary) != "none":
+            turns = self._tables.rotary[int(which == "local"), position]
+            q, k = (turned(x, turns) for x in (q, k))
+        if c.norm_turned:
+            q, k = self._heads_normed(layer, q, k, pairs)
+        if c.attention(layer).temperature is not None:
+            assert self._tables.temperature is not None
+            q = q * self._tables.temperature[position]
+        back = np.argsort(pairs.reshape(-1))
+        q, k = (x.reshape(*x.shape[:2], -1)[..., back] for x in (q, k))
         self._keys[layer, :, :, position] = self._rounded(k)
         self._values[layer, :, :, position] = self._rounded(v)
         return self._rounded(q)
+
+    def _heads_normed(self, layer: int, q: Floats, k: Floats, pairs: Any) -> tuple[Floats, ...]:
+        """Norm heads [L, H, h / 2, 2], if they are normed; a thread sums both numbers of a pair."""
+        if self._config.qk_norm is not QkNorm.HEAD:
+            return q, k
+        assert self._tables.qk_norm is not None
+        dim = self._config.head_dim
+        return tuple(
+            (x * self._inverse(pair_sum(x * x), dim)[..., None, None]) * scale[pairs]
+            for x, scale in zip((q, k), self._tables.qk_norm[layer], strict=True)
+        )
 
     def _attend(self, layer: int, position: int, q_LHh: npt.NDArray[np.uint16]) -> Any:
         """Return what attention says, as activations [L, H h]."""
@@ -249,7 +268,11 @@ class Replay:
         at = base + np.arange(_TILE)
         seen = (at >= oldest) & (at < len(keys))
         pairs = np.repeat(q_Gh, _TILE, 0), np.tile(own_keys, (group, 1))
-        score = self._product(self._dtype, *pairs, None).reshape(group, _TILE) * scale
+        score = self._product(self._dtype, *pairs, None).reshape(group, _TILE)
+        if (cap := self._config.score_cap) is None:
+            score = score * scale
+        else:
+            score = capped(score * np.float32(self._score_scale), cap) * _LOG2E
         largest = np.where(seen, score, _NOTHING).max(1)
         top = np.maximum(largest, state.top)
         keep = remainder(state.top, top)
@@ -280,8 +303,9 @@ class Replay:
         gain = output_LD
         if delay < 0:
             gain = output_LD * np.sqrt(np.float32(lanes))
+        residual = np.float32(self._config.residual_scale)
         if delay < 0 or lanes == 1:
-            return x_LD + gain
+            return x_LD + (gain if residual == 1 else gain * residual)
         gain = np.zeros_like(output_LD)
         other = self._outputs[kind, layer - delay]
         for lane in range(lanes):
@@ -290,9 +314,15 @@ class Replay:
                 if delay == 0 or source != lane:
                     total = total + other[source]
             gain[lane] = total + output_LD[lane] if delay else total
-        return x_LD + gain
+        return x_LD + (gain if residual == 1 else gain * residual)
 
     def _logits(self, x_LD: Floats) -> Floats:
+        c, logits = self._config, self._raw_logits(x_LD)
+        if c.logit_scale != 1:
+            logits = logits * np.float32(c.logit_scale)
+        return logits if c.logit_cap is None else capped(logits, c.logit_cap)
+
+    def _raw_logits(self, x_LD: Floats) -> Floats:
         c, scale = self._config, self._tables.final_norm
         if c.num_lanes == 1 or c.head is Head.VOCAB_PARALLEL:
             return self._times(Role.HEAD, None, self._normed(x_LD, scale)).reshape(-1)
@@ -386,18 +416,11 @@ def remainder(was: Floats, top: Floats) -> Floats:
     return np.where(was == _NOTHING, np.float32(0), exp2(was - top))
 
 
-def turned(x_LHh: Floats, turns: Floats, style: str) -> Floats:
-    """Return heads turned by a position's cosines and sines [h / 2, 2]."""
+def turned(x: Floats, turns: Floats) -> Floats:
+    """Return heads [L, H, h / 2, 2] turned by a position's cosines and sines [h / 2, 2]."""
     cosine, sine = turns[:, 0], turns[:, 1]
-    pairs = x_LHh.reshape(*x_LHh.shape[:-1], -1, 2) if style == "interleaved" else None
-    first, second = (pairs[..., 0], pairs[..., 1]) if pairs is not None else np.split(x_LHh, 2, -1)
-    both = first * cosine - second * sine, second * cosine + first * sine
-    found: Floats
-    if pairs is not None:
-        found = np.stack(both, -1).reshape(x_LHh.shape)
-    else:
-        found = np.concatenate(both, -1)
-    return found
+    first, second = x[..., 0], x[..., 1]
+    return np.stack([first * cosine - second * sine, second * cosine + first * sine], -1)
 
 
 def warp_sum(x: Floats) -> Floats:
@@ -409,6 +432,41 @@ def warp_sum(x: Floats) -> Floats:
     for i in range(rows.shape[-2]):
         total = total + rows[..., i, :]
     return butterfly(total)
+
+
+def pair_sum(x: Floats) -> Floats:
+    """Return the sums of heads in pairs [..., h / 2, 2] as a warp adds them: a thread both."""
+    short = -x.shape[-2] % _LANES
+    padded = np.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, short), (0, 0)])
+    rows = padded.reshape(*x.shape[:-2], -1, _LANES, 2)  # [..., turn, thread, number]
+    total = np.zeros((*x.shape[:-2], _LANES), np.float32)
+    for i in range(rows.shape[-3]):
+        total = (total + rows[..., i, :, 0]) + rows[..., i, :, 1]
+    return butterfly(total)
+
+
+def pair_order(config: ModelConfig) -> Any:
+    """Return a head's numbers in pairs, first those that turn together: [h / 2, 2]."""
+    numbers = np.arange(config.head_dim)
+    if config.rotary.style == "interleaved":
+        return numbers.reshape(-1, 2)
+    turned = config.rotary_dim("main")
+    first = numbers[:turned].reshape(2, -1).T
+    return np.concatenate([first, numbers[turned:].reshape(-1, 2)])
+
+
+def _gelu_slope(gate: Floats) -> Floats:
+    cubed = gate * gate * gate
+    slope: Floats = np.float32(1.5957691216057308) * (gate + np.float32(0.044715) * cubed)
+    return slope
+
+
+def capped(x: Floats, cap: float) -> Floats:
+    """Return ``capped`` of kernels/block.cuh."""
+    limit, one, two = np.float32(cap), np.float32(1), np.float32(2)
+    size = (np.abs(x) / limit).astype(np.float32)
+    bent = limit * (one - two / (exp2(two * _LOG2E * size) + one))
+    return np.where(x < 0, -bent, bent).astype(np.float32)
 
 
 def butterfly(x: Floats) -> Floats:

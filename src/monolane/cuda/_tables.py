@@ -6,18 +6,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monolane.cuda._layout import PRODUCTS, SHARED_ROLES
+from monolane.cuda._layout import PRODUCTS, SHARED_ROLES, Layout
 from monolane.cuda._pack import HALVES
-from monolane.cuda._switches import NONE, Switch
+from monolane.cuda._switches import Switch
 from monolane.errors import ConfigError
-from monolane.model import ModelConfig, QkNorm, Role, Weights
-from monolane.plan import PhaseKind, Plan
+from monolane.model import LayerRotary, ModelConfig, QkNorm, Role, Weights
+from monolane.plan import PhaseKind
 
 Floats = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint32]
 
 _BIASES = (Role.Q_BIAS, Role.K_BIAS, Role.V_BIAS)
 _HEAD_NORMS = (Role.Q_NORM, Role.K_NORM)
+_WIDENED_ROWS = 1024  # of a quantised embedding, at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,63 +31,92 @@ class Tables:
     final_norm: Floats  # [L or 1, D]
     qkv_bias: Floats | None  # [N, L, (H + 2 K) / L * h]
     qk_norm: Floats | None  # [N, 2, h]
-    rotary: Floats  # [context, h / 2, 2]
-    shares: Words  # [tables, W, 2]
+    rotary: Floats  # [rotaries, context, h / 2, 2]
+    temperature: Floats | None  # [context]: of queries
+    shares: Words  # [ways of sharing out, tables, W, 2]
+    rounds: npt.NDArray[np.uint8]  # [W, 4 x ways + 1]: see Layout.rounds
     gains: npt.NDArray[Any] | None = None  # 16-bit [2 N + 1, lanes or 1, D], by event
 
 
-def make_tables(plan: Plan, weights: Weights, switches: Switch = NONE) -> Tables:
+def make_tables(layout: Layout, weights: Weights) -> Tables:
     """Return the tables of a model; what is stored in the wanted format is viewed, not copied.
 
     ConfigError if TABLES wants norms in 16 bits that these have not.
     """
-    layers = weights.layers
-    bias = head_norm = None
+    plan, layers = layout.plan, weights.layers
+    bias = head_norm = temperature = None
+    offset = np.float32(plan.config.norm_offset)
     if plan.config.qkv_bias:
         parts = [[layer[role] for role in _BIASES] for layer in layers]
         bias = np.stack([np.concatenate(part, axis=1) for part in parts]).astype(np.float32)
     if plan.config.qk_norm is QkNorm.HEAD:
-        parts = [[layer[role] for role in _HEAD_NORMS] for layer in layers]
-        head_norm = np.stack([np.concatenate(part) for part in parts]).astype(np.float32)
+        ones = np.ones((1, plan.config.head_dim), np.float32)
+        parts = [[layer.get(role, ones) for role in _HEAD_NORMS] for layer in layers]
+        head_norm = np.stack([np.concatenate(part) for part in parts]).astype(np.float32) + offset
+    if plan.config.attention_temperature is not None:
+        temperature = plan.config.attention_temperature.factors(np.arange(plan.context))
+    rotaries: tuple[LayerRotary, ...] = ("main",)
+    if plan.config.local_rotary is not None:
+        rotaries += ("local",)
     return Tables(
-        embedding=weights.outer[Role.EMBEDDING].astype(HALVES[plan.dtype], copy=False),
-        attention_norm=_stack(weights, Role.ATTENTION_NORM),
-        mlp_norm=_stack(weights, Role.MLP_NORM),
-        final_norm=weights.outer[Role.FINAL_NORM].astype(np.float32),
+        embedding=_embedding(weights, HALVES[plan.dtype]),
+        attention_norm=_stack(weights, Role.ATTENTION_NORM) + offset,
+        mlp_norm=_stack(weights, Role.MLP_NORM) + offset,
+        final_norm=weights.outer[Role.FINAL_NORM].astype(np.float32) + offset,
         qkv_bias=bias,
         qk_norm=head_norm,
-        rotary=rotary_table(plan.config, plan.context),
-        shares=share_tables(plan),
-        gains=_gains(weights) if Switch.TABLES in switches else None,
+        rotary=np.stack([rotary_table(plan.config, plan.context, x) for x in rotaries]),
+        temperature=temperature,
+        shares=np.stack([share_tables(layout, i) for i in range(layout.share_layers)]),
+        rounds=layout.rounds,
+        gains=_gains(weights) if Switch.TABLES in layout.switches else None,
     )
 
 
-def rotary_table(config: ModelConfig, context: int) -> Floats:
+def _embedding(weights: Weights, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    matrix = weights.matrix(Role.EMBEDDING, None)
+    if isinstance(matrix, np.ndarray):
+        return matrix.astype(dtype, copy=False)
+    found = np.empty(matrix.shape, dtype)
+    for first in range(0, len(found), _WIDENED_ROWS):  # of a large vocabulary it takes gigabytes
+        part = slice(first, first + _WIDENED_ROWS)
+        found[part] = matrix[part].widened()
+    return found
+
+
+def rotary_table(config: ModelConfig, context: int, which: LayerRotary = "main") -> Floats:
     """Return cosine and sine of each position and pair, times amplitude: [context, h / 2, 2].
 
     The angle is a float32 product, as in the CPU executor; its cosine is taken in float64 and
-    rounded once, which is what a correctly rounded float32 cosine gives on any machine.
+    rounded once, which is what a correctly rounded float32 cosine gives on any machine. Pairs of
+    the part of a head that does not turn have 1 and 0.
     """
-    frequency = config.rotary.frequencies(config.head_dim)
+    rotary = config.local_rotary if which == "local" else config.rotary
+    assert rotary is not None
+    frequency = rotary.frequencies(config.rotary_dim(which))
     angle = np.arange(context, dtype=np.float32)[:, None] * frequency
     wide = angle.astype(np.float64)
-    table = config.rotary.amplitude * np.stack([np.cos(wide), np.sin(wide)], axis=-1)
-    return table.astype(np.float32)
+    table = np.zeros((context, config.head_dim // 2, 2), np.float32)
+    table[..., 0] = 1
+    table[:, : len(frequency)] = rotary.amplitude * np.stack([np.cos(wide), np.sin(wide)], axis=-1)
+    return table
 
 
-def share_tables(plan: Plan) -> Words:
-    """Return the rows (begin, end) of each worker: [tables, W, 2].
+def share_tables(layout: Layout, layer: int = 0) -> Words:
+    """Return the rows (begin, end) of each worker in a layer: [tables, W, 2].
 
-    Tables Q K V O GATE DOWN HEAD, then the units of ATTEND, then those of GATHER (none where each
-    lane has a head of its own).
+    Tables Q K V O GATE DOWN HEAD, then the units of ATTEND, those of GATHER (none where each lane
+    has a head of its own), and the pairs that a block merges (none where each merges all).
     """
+    plan = layout.plan
     shares = {
         matrix.role: matrix.share
         for kind in PRODUCTS
-        for matrix in plan.find(kind, -1 if kind is PhaseKind.HEAD else 0).matrices
+        for matrix in plan.find(kind, -1 if kind is PhaseKind.HEAD else layer).matrices
     }
     listed = [shares[role] for role in SHARED_ROLES] + [plan.find(PhaseKind.ATTEND, 0).units]
     listed.append(plan.find(PhaseKind.GATHER).units if plan.shared_head else None)
+    listed.append(layout.merge_share)
     workers = range(plan.groups.workers)
     rows = [[(0, 0) if share is None else share.of(w) for w in workers] for share in listed]
     return np.array(rows, np.uint32)
@@ -105,7 +135,8 @@ def _gains(weights: Weights) -> npt.NDArray[Any]:
     listed = [layer[role] for layer in weights.layers for role in roles]
     listed.append(weights.outer[Role.FINAL_NORM])
     shape = gain_lanes(config), config.hidden_size
-    exact = np.stack([np.broadcast_to(x.astype(np.float32), shape) for x in listed])
+    offset = np.float32(config.norm_offset)
+    exact = np.stack([np.broadcast_to(x.astype(np.float32) + offset, shape) for x in listed])
     found = exact.astype(HALVES[config.dtype])
     if not np.array_equal(found.astype(np.float32), exact):
         raise ConfigError(

@@ -9,9 +9,13 @@ whatever the width of the pass: that is what makes a row's bits independent of i
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+
 TILE = 16  # rows and columns of a tile: the A operand of mma.m16n8k16
 # Accumulators of a unit: group * 4 registers for each 8 tokens of the pass.
 MAX_GROUP = 4
+EVEN_ENOUGH = 0.9  # tiles of the block that has fewest, of the busiest one's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,11 @@ class Tiling:
         return self.step * self.steps
 
     @property
+    def round_rows(self) -> int:
+        """Rows that the units of a round cover."""
+        return self.warps // self.parts * self.group * TILE
+
+    @property
     def padded_rows(self) -> int:
         """Rows that the units cover."""
         return -(-self.rounds * self.warps // self.parts) * self.group * TILE
@@ -46,6 +55,12 @@ class Tiling:
     def padded_columns(self) -> int:
         """Columns that the parts cover."""
         return self.parts * self.depth * TILE
+
+    def rounds_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the rounds that blocks with so many rows need."""
+        units = -(-rows // (self.group * TILE)) * self.parts
+        found: npt.NDArray[np.int64] = -(-units // self.warps)
+        return found
 
     @property
     def slots(self) -> int:
@@ -71,16 +86,23 @@ def in_smaller_slots(tiling: Tiling, capacity: int) -> Tiling:
     return replace(tiling, step=step, steps=tiling.depth // step)
 
 
-def find_tiling(rows: int, columns: int, warps: int, capacity: int) -> Tiling:
+def find_tiling(
+    rows: int, columns: int, warps: int, capacity: int, least: int | None = None
+) -> Tiling:
     """Return the units that stream the fewest bytes; ``capacity``: tiles that a ring slot holds.
+
+    ``least``: rows of the block that has fewest. Where it has far fewer tiles than the busiest,
+    rounds are of single tiles, so that no block streams more than it has.
 
     Among equals the one that fills the ring's slots better, then the one that shares activations
     among more row tiles, then the one with fewer parts.
     """
     row_tiles, column_tiles = -(-rows // TILE), -(-columns // TILE)
+    uneven = least is not None and -(-least // TILE) < EVEN_ENOUGH * row_tiles
     best: tuple[tuple[float, ...], Tiling] | None = None
-    for group in range(1, min(MAX_GROUP, row_tiles, capacity // warps) + 1):
-        for parts in (p for p in range(1, warps + 1) if warps % p == 0):
+    most = 1 if uneven else min(MAX_GROUP, row_tiles, capacity // warps)
+    for group in range(1, most + 1):
+        for parts in (p for p in range(warps if uneven else 1, warps + 1) if warps % p == 0):
             units = -(-row_tiles // group) * parts
             rounds = -(-units // warps)
             depth = -(-column_tiles // parts)

@@ -216,7 +216,9 @@ class Buffer(IntEnum):
     SECOND_OUTPUT = 6  # the same of its second
     STREAM = 7  # [L, T, D]
     LOGITS = 8  # [T, V], and candidates taken from them
-    UNNORMED = 9  # [L, T, (H+K)/L*h]: products of Q, then of K, if NORM_QK norms them
+    # [L, T, (H+K)/L*h]: products of Q, then of K, if NORM_QK norms them; [L, T, (H+2*K)/L*h]: those
+    # of Q, K and V, if who attends norms and turns them
+    UNNORMED = 9
     ROUTED = 10  # [1, T, E]: logits of a layer's router
     # [1, T, Q + R + r]: products of Q_DOWN, if there is one, then of KV_DOWN; or those of
     # KDA_DECAY_UP, then of KDA_GATE_UP

@@ -45,6 +45,7 @@ class Room:
     context: int  # tokens that a sequence may hold
     workers: int  # of a group
     group_lanes: int  # lanes of a group
+    tiled: bool = False  # weights are packed in tiles: see DeviceDescription.tile_rows
 
 
 @dataclass(frozen=True, slots=True)

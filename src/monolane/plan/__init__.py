@@ -7,7 +7,7 @@ native executors, ``phase_cost`` and ``pass_cost`` count its bytes and operation
 
 from monolane.ops import MAX_WIDTH, Buffer
 from monolane.plan._abi import PlanArrays, c_header, to_arrays
-from monolane.plan._build import build
+from monolane.plan._build import build, padding
 from monolane.plan._cost import Cost, main_format, pass_cost, phase_cost, worker_bytes
 from monolane.plan._device import (
     B200,
@@ -31,7 +31,7 @@ from monolane.plan._plan import (
     PlanError,
 )
 from monolane.plan._shapes import NAMES, named_config
-from monolane.plan._split import Scope, Share, split
+from monolane.plan._split import PERIOD, Scope, Share, split
 from monolane.plan._trace import KindSummary, Slice, Trace, summarise
 from monolane.plan._validate import faults, validate
 
@@ -45,6 +45,7 @@ __all__ = [
     "MIXTURE_WIDTH",
     "NAMES",
     "OUTPUTS",
+    "PERIOD",
     "PROMPT_WIDTH",
     "Access",
     "Buffer",
@@ -75,6 +76,7 @@ __all__ = [
     "interpret",
     "main_format",
     "named_config",
+    "padding",
     "pass_cost",
     "phase_cost",
     "split",

@@ -3,15 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from monolane.errors import ConfigError
-from monolane.model import COMMON_FEATURES, ModelConfig
+from monolane.model import COMMON_FEATURES, ModelConfig, Role
 from monolane.ops import MAX_WIDTH
 from monolane.plan._builder import Builder
 from monolane.plan._device import DeviceDescription
 from monolane.plan._kinds import LAST, first_parts, parts_before, parts_of
 from monolane.plan._phase import OUTPUTS
 from monolane.plan._plan import Place, Plan
+from monolane.plan._split import EVEN_ENOUGH
 from monolane.plan._waits import with_waits
+
+# Matrices whose shares may differ from layer to layer.
+_LEVELLED = frozenset((Role.Q, Role.K, Role.V, Role.O, Role.GATE, Role.UP, Role.DOWN, Role.HEAD))
 
 
 def build(
@@ -46,7 +52,43 @@ def build(
             f"context: expected None or 1 to {config.longest_context} tokens, on which the model "
             f"was trained, or to which it is stretched, got {context!r}"
         )
-    builder = Builder(config, device, dtype, ring_slots, formats or {}, keys)
+
+    def made(levelled: bool) -> Plan:
+        builder = Builder(config, device, dtype, ring_slots, formats or {}, keys, levelled)
+        return _build(builder, max_width, length)
+
+    plan = made(levelled=False)
+    if not _can_level(plan) or (waste := padding(plan)) <= EVEN_ENOUGH:
+        return plan
+    other = made(levelled=True)
+    return other if padding(other) < waste else plan
+
+
+def _can_level(plan: Plan) -> bool:
+    """Whether shares may differ from layer to layer: in one lane, of which each worker has rows."""
+    tile, workers = plan.device.tile_rows, plan.groups.workers
+    roles = {matrix.role for phase in plan.phases for matrix in phase.matrices}
+    apart = tile > 0 and plan.config.num_lanes == 1 and roles <= _LEVELLED
+    return apart and -(-plan.config.hidden_size // tile) >= workers
+
+
+def padding(plan: Plan) -> float:
+    """Return how much workers stream in a pass, if each has what the busiest has, of what there is.
+
+    Rows of a phase come in whole tiles.
+    """
+    tile = max(plan.device.tile_rows, 1)
+    streamed, real = np.zeros(plan.groups.workers_each), 0
+    for phase in plan.phases:
+        if phase.matrices:
+            rows = sum(np.resize(np.diff(x.share.bounds), len(streamed)) for x in phase.matrices)
+            streamed += -(-rows // tile) * (tile * phase.matrices[0].row_bytes)
+            real += sum(x.lanes * x.rows * x.row_bytes for x in phase.matrices)
+    return float(plan.groups.workers * streamed.max() / real)
+
+
+def _build(builder: Builder, max_width: int, context: int) -> Plan:
+    config, device = builder.config, builder.device
     for part in (*first_parts(), *LAST):
         builder.shares |= {(role, None): x for role, x in part.share_out(builder, -1).items()}
     phases = [phase for part in first_parts() for phase in part.build(builder, -1, 0)]
@@ -69,7 +111,7 @@ def build(
         device=device,
         dtype=builder.format.name,
         max_width=max_width,
-        context=length,
+        context=context,
         output_slots=tuple(builder.slots.values()),
         keys=builder.keys.name,
         phases=with_waits(numbered, builder.groups),

@@ -1,6 +1,7 @@
 """What the phases of a plan are built with: slots, shares, updates, formats of matrices."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 from monolane.errors import ConfigError
 from monolane.model import (
@@ -19,7 +20,9 @@ from monolane.plan._device import Choice, DeviceDescription
 from monolane.plan._groups import Groups
 from monolane.plan._phase import OUTPUTS, Access, Matrix, Phase, PhaseKind, Update
 from monolane.plan._plan import Place
-from monolane.plan._split import Scope, Share, choose_align, split
+from monolane.plan._split import PERIOD, Scope, Share, choose_align, level, split
+
+_JOINS = (Role.O, Role.DOWN)  # whose outputs join the residual streams
 
 
 class Builder:
@@ -33,6 +36,7 @@ class Builder:
         ring_slots: int | None,
         formats: Mapping[Place, str],
         keys: str | None,
+        levelled: bool = False,
     ) -> None:
         self.config = config
         self.device = device
@@ -48,14 +52,24 @@ class Builder:
         self.groups = groups = Groups(config.num_lanes, device.total_workers)
         # Of no pass and no sequence yet.
         self.room = Room(
-            groups.lanes, config.hidden_size, 0, 0, groups.workers_each, groups.lanes_each
-        )
+            groups.lanes, config.hidden_size, 0, 0, groups.workers_each, groups.lanes_each,
+            device.tile_rows > 0,
+        )  # fmt: skip
         self.slots = {
             output: _ring([x[place].reduce for x in config.modules if place < len(x)], ring_slots)
             for place, output in enumerate(OUTPUTS)
         }
         self.shared_head = config.head is not Head.VOCAB_PARALLEL and config.num_lanes > 1
         self.shares: dict[Place, Share] = {}  # of each matrix, before phases are built
+        # Where shares are whole tiles, dealt so that all workers stream as much: the bytes of each
+        # in PERIOD layers, and what was dealt.
+        self._loads: list[int] = []
+        self._dealt: dict[tuple[Role | None, int], tuple[int, ...]] = {}
+        if levelled:
+            bounds = split(config.hidden_size, groups.workers_each, device.tile_rows)
+            row_bytes = sum(self._row_bytes(role, 0) for role in _JOINS)
+            self._dealt[None, 0] = bounds
+            self._loads = [PERIOD * row_bytes * (end - begin) for begin, end in pairwise(bounds)]
 
     def phase(
         self,
@@ -115,9 +129,9 @@ class Builder:
         before = self.updates_of(layer, place - 1) if beside else ()
         return (*before, self.update(OUTPUTS[place], layer))
 
-    def share(self, role: Role, layer: int = -1) -> Share:
-        """Share out the rows of a matrix."""
-        return self._share(role, layer, 1, 0)[0]
+    def share(self, role: Role, layer: int = -1, beside: int = 1) -> Share:
+        """Share out the rows of a matrix, or those of so many that are shared out alike."""
+        return self._share(role, layer, 1, 0, beside)[0]
 
     def share_in_turn(self, layer: int, least: Mapping[Role, int]) -> dict[Role, Share]:
         """Share out matrices; what is left over goes to other workers from one to the next.
@@ -129,16 +143,43 @@ class Builder:
             shares[role], first = self._share(role, layer, minimum, first)
         return shares
 
-    def _share(self, role: Role, layer: int, minimum: int, first: int) -> tuple[Share, int]:
+    def _share(
+        self, role: Role, layer: int, minimum: int, first: int, beside: int = 1
+    ) -> tuple[Share, int]:
         """Return a share, and the worker at which the next one's left-over blocks begin."""
         lanes, rows, _ = lane_shape(self.config, role, layer=layer)
         once = role is Role.HEAD and self.shared_head
         scope = Scope.ALL if once else Scope.GROUP
         workers = self.groups.workers if once else self.groups.workers_each
         total = rows if once else rows * lanes // self.groups.count
+        if self._loads:
+            return Share(scope, self._levelled(role, layer, total, beside)), 0
         align = choose_align(total, workers, minimum)
         bounds = split(total, workers, align, first)
         return Share(scope, bounds), (first + -(-total // align)) % workers
+
+    def _levelled(self, role: Role, layer: int, total: int, beside: int) -> tuple[int, ...]:
+        """Return bounds of whole tiles: even if that comes out, else more to whom has less so far.
+
+        Layers take turns with ``PERIOD`` ways, so that what a worker writes in one layer, the same
+        worker writes again. Who owns a row of the residual stream owns it in all of them.
+        """
+        place = (None, 0) if role in _JOINS else (role, layer % PERIOD)
+        if place not in self._dealt:
+            workers, unit = len(self._loads), self.device.tile_rows // beside
+            units = -(-total // unit)
+            if role is Role.HEAD or units % workers == 0:
+                self._dealt[place] = split(total, workers, unit)
+            else:
+                load = beside * unit * self._row_bytes(role, layer)
+                self._dealt[place] = level(self._loads, units, load, unit, total)
+                ends = pairwise(self._dealt[place])
+                counts = [-(-(end - begin) // unit) for begin, end in ends]
+                self._loads = [x + n * load for x, n in zip(self._loads, counts, strict=True)]
+        return self._dealt[place]
+
+    def _row_bytes(self, role: Role, layer: int) -> int:
+        return self.format.row_bytes(lane_shape(self.config, role, layer=layer)[2])
 
     @staticmethod
     def _update_reads(update: Update) -> tuple[Access, ...]:

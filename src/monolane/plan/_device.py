@@ -43,6 +43,10 @@ class DeviceDescription:
     worker_bytes: int = 0  # fast memory of one worker
     choice: Choice = Choice.EVERYONE
     chunk: int = 64  # keys that one worker attends to in a row where a head's keys are split
+    # Rows of the tiles in which weights are packed while they are loaded. Then rows of a head may
+    # fall apart among workers: who attends norms and turns queries and keys. 0: weights are
+    # multiplied as they are stored.
+    tile_rows: int = 0
 
     def __post_init__(self) -> None:
         for name in ("workers", "devices", "chunk"):
@@ -55,7 +59,7 @@ class DeviceDescription:
                 f"got {self.devices} x {self.workers}"
             )
         above = ("bandwidth", "compute")
-        for name in (*above, "cache_bytes", "worker_bytes"):
+        for name in (*above, "cache_bytes", "worker_bytes", "tile_rows"):
             value, positive = getattr(self, name), name in above
             if not 0 <= value < float("inf") or (positive and value == 0):
                 wanted = "a finite number above zero" if positive else "zero or more"
@@ -86,6 +90,7 @@ H200 = DeviceDescription(
     "the rest: NVIDIA H200 SXM datasheet; to be measured here",
     cache_bytes=50 << 20,
     worker_bytes=227 << 10,  # shared memory that one block may use
+    tile_rows=16,
 )
 
 MI300X = DeviceDescription(
@@ -97,6 +102,7 @@ MI300X = DeviceDescription(
     "the rest: AMD Instinct MI300X datasheet",
     cache_bytes=256 << 20,
     worker_bytes=64 << 10,  # LDS
+    tile_rows=16,
 )
 
 H100 = replace(
@@ -114,6 +120,7 @@ B200 = DeviceDescription(
     source="NVIDIA B200 datasheet; nobody has told us an effective bandwidth",
     cache_bytes=126 << 20,
     worker_bytes=227 << 10,
+    tile_rows=16,
 )
 
 MI350X = DeviceDescription(
@@ -124,6 +131,7 @@ MI350X = DeviceDescription(
     source="AMD Instinct MI350X datasheet; nobody has told us an effective bandwidth",
     cache_bytes=256 << 20,
     worker_bytes=160 << 10,  # LDS
+    tile_rows=16,
 )
 _GPUS = {device.name: device for device in (H100, H200, B200, MI300X, MI350X)}
 

@@ -57,7 +57,7 @@ class Part:
     # of that kind has other ones.
     build: Callable[[Builder, int, int], tuple[Phase, ...]]
     # The same for the checker.
-    order: Callable[[ModelConfig, int], tuple[PhaseKind, ...]]
+    order: Callable[[Plan, int], tuple[PhaseKind, ...]]
     # Who streams which rows of the matrices of a layer, -1 outside the layers.
     share_out: Callable[[Builder, int], Mapping[Role, Share]] = lambda _, __: {}
 

@@ -91,6 +91,7 @@ class Plan:
             context=self.context,
             workers=groups.workers_each,
             group_lanes=groups.lanes_each,
+            tiled=self.device.tile_rows > 0,
         )
 
     def splits_of(self, layer: int) -> int:

@@ -1,11 +1,15 @@
 """Cutting rows among workers: contiguous, as even as an alignment allows, each row exactly once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from heapq import heapify, heapreplace
+from itertools import accumulate
 
 # Rows that kernels like to take together, and how much more the busiest worker may have for it.
 FAVOURED = (8, 4, 2, 1)
 EVEN_ENOUGH = 1.02
+PERIOD = 2  # layers that share rows out in ways of their own, by turns, where they do
 
 
 class Scope(IntEnum):
@@ -52,6 +56,25 @@ def split(rows: int, workers: int, align: int = 1, first: int = 0) -> tuple[int,
         count = each + ((worker - first) % workers < extra)
         bounds.append(min(rows, bounds[-1] + count * align))
     return tuple(bounds)
+
+
+def level(
+    loads: Sequence[int], units: int, load: int, rows_each: int, rows: int
+) -> tuple[int, ...]:
+    """Return boundaries of contiguous shares of ``units`` of ``rows_each`` rows, the last short.
+
+    One unit after the other goes to the worker that has least, of equals the first; a unit adds
+    ``load`` to the ``loads`` so far.
+    """
+    counts = [0] * len(loads)
+    heap = [(x, worker) for worker, x in enumerate(loads)]
+    heapify(heap)
+    for _ in range(units):
+        least, worker = heap[0]
+        heapreplace(heap, (least + load, worker))
+        counts[worker] += 1
+    ends = accumulate(counts, initial=0)
+    return tuple(min(rows, end * rows_each) for end in ends)
 
 
 def choose_align(rows: int, workers: int, minimum: int = 1) -> int:

@@ -42,12 +42,12 @@ def faults(plan: Plan) -> Iterator[str]:
 
 def _order(plan: Plan) -> Iterator[str]:
     config = plan.config
-    expected = [(kind, -1) for part in first_parts() for kind in part.order(config, -1)]
+    expected = [(kind, -1) for part in first_parts() for kind in part.order(plan, -1)]
     for i in range(config.num_layers):
         for place, module in enumerate(config.modules[i]):
             parts = (*parts_before(place), *parts_of(module.operation))
-            expected += [(kind, i) for part in parts for kind in part.order(config, i)]
-    expected += [(kind, -1) for part in LAST for kind in part.order(config, -1)]
+            expected += [(kind, i) for part in parts for kind in part.order(plan, i)]
+    expected += [(kind, -1) for part in LAST for kind in part.order(plan, -1)]
     found = [(phase.kind, phase.layer) for phase in plan.phases]
     if found != expected:
         at = next(

@@ -1,7 +1,7 @@
 """What the phases of an operation are described with: all that an operation's ``plan`` imports."""
 
 from monolane.plan._builder import Builder, own, shared
-from monolane.plan._device import Choice
+from monolane.plan._device import Choice, DeviceDescription
 from monolane.plan._interpreter_memory import Floats
 from monolane.plan._interpreter_worker import Worker, cut
 from monolane.plan._kind import Kind, Part, Touches, check_pairs, joined_before, last_product, says
@@ -13,6 +13,7 @@ __all__ = [
     "OUTPUTS",
     "Builder",
     "Choice",
+    "DeviceDescription",
     "Floats",
     "Kind",
     "Matrix",

@@ -35,61 +35,116 @@ DEVICE u8* cached_tile(const Block& b, u32 layer, u32 kv_head, u32 value, u32 sl
 // Where key k of a tile lies in a row of values: keys 2q, 2q + 1, 2q + 8, 2q + 9 side by side.
 DEVICE u32 value_place(u32 k) { return k % 8 / 2 * 4 + k / 8 * 2 + k % 2; }
 
-constexpr u32 KV_NUMBERS = PAIRED_KEYS ? 2 : 1;  // of a key or a value, in a word
+// What a unit reads of a token: queries of its group, then a key and a value, a warp each.
+constexpr u32 UNIT_HEADS = GROUP_HEADS + 2;
+// Of these a warp has so many under way at a time: 32 words a thread at most.
+constexpr u32 HEADS_AT_ONCE = WIDE ? 4 : WIDTH > 1 ? 2 : 1;
+constexpr u32 UNDER_WAY = HEADS_AT_ONCE * PAIRS_EACH <= 16 ? HEADS_AT_ONCE : 16 / PAIRS_EACH;
+
+// The words of a pair of numbers of a head; of a value's two in one word, that one twice.
+DEVICE WordPair look_at_numbers(const Word* head, u32 pair, bool both_in_one) {
+  if (both_in_one) {
+    const Word word = load_word(head + pair);
+    return WordPair{word, word};
+  }
+  if constexpr (ROTARY_INTERLEAVED) return load_pair(head + 2 * pair);
+  const Word* first = head + first_of_pair(pair);
+  return WordPair{load_word(first), load_word(first + apart(pair))};
+}
 
 // Fetches the queries of a KV head's group, of all rows of the pass, into shared memory, rounded to
 // 16 bits; writes the keys and values of this split's chunks into the cache.
 DEVICE void fetch_unit(const Block& b, u32 layer, u32 kv_head, u32 split) {
-  constexpr u32 QUERY_PAIRS = GROUP_HEADS * HEAD_DIM / 2, HEAD_PAIRS = HEAD_DIM / 2 / KV_NUMBERS;
-  constexpr u32 PAIRS = QUERY_PAIRS + 2 * HEAD_PAIRS;
-  await_pairs(
-      b, b.state->width * PAIRS, b.stamp(event_after(layer, ATTENTION)), AWAIT_QKV,
-      [&](u32 i) {
-        u32 pair = i % PAIRS, row;
-        if (pair < QUERY_PAIRS) {
-          row = kv_head * GROUP_HEADS * HEAD_DIM + 2 * pair;
-        } else {
-          u32 value = (pair - QUERY_PAIRS) / HEAD_PAIRS;
-          row = HEADS * HEAD_DIM + (value * KV_HEADS + kv_head) * HEAD_DIM / KV_NUMBERS +
-                2 * ((pair - QUERY_PAIRS) % HEAD_PAIRS);
-        }
-        return qkv_words(b, layer, i / PAIRS) + row;
-      },
-      [&](u32 i, u32 first, u32 second) {
-        u32 t = i / PAIRS, pair = i % PAIRS;
-        if (pair < QUERY_PAIRS) {
-          u32 head = 2 * pair / HEAD_DIM, dimension = 2 * pair % HEAD_DIM;
-          *reinterpret_cast<u32*>(b.query(t * GROUP_HEADS + head) + dimension) =
-              pack16(float_of_bits(first), float_of_bits(second));
-          return;
-        }
-        u32 position = b.state->position[t];
-        if (position / CHUNK % SPLITS != split) return;
-        u32 value = (pair - QUERY_PAIRS) / HEAD_PAIRS;
-        u32 dimension = 2 * KV_NUMBERS * ((pair - QUERY_PAIRS) % HEAD_PAIRS);
-        const u32 key = position % KEY_TILE;
-        u16* tile = reinterpret_cast<u16*>(
-            cached_tile(b, layer, kv_head, value, b.state->slot[t], position));
-        if constexpr (PAIRED_KEYS) {
-          if (value) {
-            const u32 numbers[4] = {first, first >> 16, second, second >> 16};
+  const u32 stamp = b.stamp(event_after(layer, ATTENTION));
+  const u32 heads = b.state->width * UNIT_HEADS;
+  const auto words_of = [&](u32 t, u32 kind) {
+    const Word* words = qkv_words(b, layer, t);
+    if (kind < GROUP_HEADS) return words + (kv_head * GROUP_HEADS + kind) * HEAD_DIM;
+    if (kind == GROUP_HEADS) return words + (HEADS + kv_head) * HEAD_DIM;
+    return words + VALUES_BEGIN + kv_head * (HEAD_DIM / VALUE_NUMBERS);
+  };
+  for (u32 begin = b.warp; begin < heads; begin += WARPS * UNDER_WAY) {
+    WordPair got[UNDER_WAY][PAIRS_EACH] = {};
+    HeadTables tables[UNDER_WAY] = {};
+    u32 pending = 0;
 #pragma unroll
-            for (u32 i = 0; i < 4; ++i) {
-              tile[(dimension + i) * KEY_TILE + value_place(key)] = static_cast<u16>(numbers[i]);
-            }
-          } else {
-            u32* at = reinterpret_cast<u32*>(tile + key * KV_ELEMENTS + dimension);
-            at[0] = first, at[1] = second;
-          }
-          return;
+    for (u32 n = 0; n < UNDER_WAY; ++n) {
+      const u32 head = begin + n * WARPS, kind = head % UNIT_HEADS;
+      if (head < heads && kind <= GROUP_HEADS) {
+        tables[n] = head_tables(b, layer, head / UNIT_HEADS, kind < GROUP_HEADS);
+      }
+#pragma unroll
+      for (u32 k = 0; k < PAIRS_EACH; ++k) {
+        const bool there = begin + n * WARPS < heads && b.index + 32 * k < HEAD_PAIRS;
+        pending |= there << (n * PAIRS_EACH + k);
+      }
+    }
+    u32 asked = pending;
+    Patience patience;
+    while (pending) {
+#pragma unroll
+      for (u32 n = 0; n < UNDER_WAY; ++n) {
+        const u32 head = begin + n * WARPS, kind = head % UNIT_HEADS;
+#pragma unroll
+        for (u32 k = 0; k < PAIRS_EACH; ++k) {
+          if (!(asked >> (n * PAIRS_EACH + k) & 1)) continue;
+          got[n][k] = look_at_numbers(words_of(head / UNIT_HEADS, kind), b.index + 32 * k,
+                                      PAIRED_VALUES && kind > GROUP_HEADS);
         }
-        if (value) {
-          tile[dimension * KEY_TILE + value_place(key)] = static_cast<u16>(first);
-          tile[(dimension + 1) * KEY_TILE + value_place(key)] = static_cast<u16>(second);
+      }
+      const u32 before = pending;
+#pragma unroll
+      for (u32 i = 0; i < UNDER_WAY * PAIRS_EACH; ++i) {
+        const WordPair& pair = got[i / PAIRS_EACH][i % PAIRS_EACH];
+        if (pair.a.stamp == stamp && pair.b.stamp == stamp) pending &= ~(1u << i);
+      }
+      if (!pending || give_up(b, patience, AWAIT_QKV, begin)) break;
+      asked = next_asked(pending, before);
+    }
+    warp_barrier();
+#pragma unroll
+    for (u32 n = 0; n < UNDER_WAY; ++n) {
+      const u32 head = begin + n * WARPS, t = head / UNIT_HEADS, kind = head % UNIT_HEADS;
+      if (head >= heads) continue;
+      const u32 position = b.state->position[t], key = position % KEY_TILE;
+      const bool kept = position / CHUNK % SPLITS == split;
+      u16* tile = reinterpret_cast<u16*>(
+          cached_tile(b, layer, kv_head, kind > GROUP_HEADS, b.state->slot[t], position));
+      if (kind > GROUP_HEADS) {
+#pragma unroll
+        for (u32 k = 0; k < PAIRS_EACH; ++k) {
+          const u32 pair = b.index + 32 * k;
+          if (!kept || pair >= HEAD_PAIRS) continue;
+          // Two numbers of one word are neighbours, whatever pairs turn together.
+          const u32 d = PAIRED_VALUES ? 2 * pair : first_of_pair(pair);
+          const u32 first = got[n][k].a.value, second = got[n][k].b.value;
+          tile[d * KEY_TILE + value_place(key)] = static_cast<u16>(first);
+          tile[(d + (PAIRED_VALUES ? 1 : apart(pair))) * KEY_TILE + value_place(key)] =
+              static_cast<u16>(PAIRED_VALUES ? first >> 16 : second);
+        }
+        continue;
+      }
+      f32 x[PAIRS_EACH][2];
+#pragma unroll
+      for (u32 k = 0; k < PAIRS_EACH; ++k) {
+        x[k][0] = float_of_bits(got[n][k].a.value);
+        x[k][1] = float_of_bits(got[n][k].b.value);
+      }
+      finish_head(layer, tables[n], x);
+      u16* to = kind == GROUP_HEADS ? tile + key * KV_ELEMENTS : b.query(t * GROUP_HEADS + kind);
+#pragma unroll
+      for (u32 k = 0; k < PAIRS_EACH; ++k) {
+        const u32 pair = b.index + 32 * k;
+        if (pair >= HEAD_PAIRS || (kind == GROUP_HEADS && !kept)) continue;
+        const u32 d = first_of_pair(pair), both = pack16(x[k][0], x[k][1]);
+        if constexpr (ROTARY_INTERLEAVED) {
+          *reinterpret_cast<u32*>(to + d) = both;
         } else {
-          *reinterpret_cast<u32*>(tile + key * KV_ELEMENTS + dimension) = first | second << 16;
+          to[d] = static_cast<u16>(both), to[d + apart(pair)] = static_cast<u16>(both >> 16);
         }
-      });
+      }
+    }
+  }
   // Beyond the head's dimension a step of the product has zeros: in the cache from the start.
   if constexpr (KV_ELEMENTS > HEAD_DIM) {
     constexpr u32 REST = KV_ELEMENTS > HEAD_DIM ? KV_ELEMENTS - HEAD_DIM : 1;
@@ -171,7 +226,7 @@ DEVICE void attend_tile(const Block& b, Running& s, const u16* const (&query)[2]
       for (u32 k = 0; k < 2; ++k) {
         u32 position = base + half * 8 + 2 * q + k;
         f32& x = score[half][2 * r + k];
-        x *= SCALE;
+        x = SCORE_CAP > 0 ? capped(x * SCORE_SCALE, SCORE_CAP) * LOG2E : x * SCALE;
         seen[half][k] = position >= oldest[r] && position <= last[r];
         if (seen[half][k] && x > largest) largest = x;
       }
@@ -352,6 +407,20 @@ DEVICE void attend(const Block& b, u32 layer) {
   }
 }
 
+// Two numbers of a head's attention, on their way through its splits.
+struct Merging {
+  f32 top = NOTHING, total = 0, first = 0, second = 0;
+  DEVICE_MEMBER void add(f32 other, f32 its_total, f32 a, f32 b) {
+    if (other == NOTHING) return;
+    const f32 larger = other > top ? other : top;
+    const f32 keep = remainder(top, larger), gain = exp2_fast(other - larger);
+    total = total * keep + its_total * gain;
+    first = first * keep + a * gain;
+    second = second * keep + b * gain;
+    top = larger;
+  }
+};
+
 // The lane's attention, merged from the splits in their order, as the activations of OUT.
 static_assert(WIDE ? is_proven(OP_MERGE, await(AWAIT_PARTIAL), tell(AWAIT_ACTIVATIONS))
                    : is_proven(OP_MERGE, await(AWAIT_PARTIAL)));
@@ -361,7 +430,7 @@ DEVICE void merge_splits(const Block& b, u32 layer) {
   for (u32 i = b.thread; i < b.prepared_tokens() * PAIRS; i += THREADS) {
     u32 t = b.prepared_token(i / PAIRS), head = 2 * (i % PAIRS) / HEAD_DIM,
         d = 2 * (i % PAIRS) % HEAD_DIM;
-    f32 top = NOTHING, total = 0, first = 0, second = 0;
+    Merging merging;
     for (u32 begin = 0; begin < SPLITS; begin += 4) {
       WordPair sums[4] = {}, tail[4] = {};
       u32 pending = 0;
@@ -391,17 +460,72 @@ DEVICE void merge_splits(const Block& b, u32 layer) {
       }
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) {
-        f32 other = float_of_bits(tail[k].a.value);
-        if (begin + k >= SPLITS || other == NOTHING) continue;
-        f32 larger = other > top ? other : top;
-        f32 keep = remainder(top, larger), gain = exp2_fast(other - larger);
-        total = total * keep + float_of_bits(tail[k].b.value) * gain;
-        first = first * keep + float_of_bits(sums[k].a.value) * gain;
-        second = second * keep + float_of_bits(sums[k].b.value) * gain;
-        top = larger;
+        if (begin + k >= SPLITS) continue;
+        merging.add(float_of_bits(tail[k].a.value), float_of_bits(tail[k].b.value),
+                    float_of_bits(sums[k].a.value), float_of_bits(sums[k].b.value));
       }
     }
-    f32 scale = divide(1.0f, total);
-    put_activations(b, t, head * HEAD_DIM + d, first * scale, second * scale);
+    const f32 scale = divide(1.0f, merging.total);
+    put_activations(b, t, head * HEAD_DIM + d, merging.first * scale, merging.second * scale);
   }
+}
+
+// ---- merging apart: each block a part, for the lane ----------------------------------------
+constexpr u32 MERGED_PAIRS = HEADS * HEAD_DIM / 2;
+
+DEVICE Word* merged_words(const Block& b, u32 layer, u32 t) {
+  const u32 lane = b.copy(0, layer, LAYERS) * LANES + b.lane;
+  return b.p.merged_words + static_cast<u64>(lane * WIDTH + t) * MERGED_PAIRS;
+}
+
+// The block's pairs of all tokens, of all splits at once, through shared memory: [T][S][pairs, then
+// the maximum and total of each head that they are of].
+static_assert(is_proven(OP_MERGE_OWN, await(AWAIT_PARTIAL), BARRIER, tell(AWAIT_MERGED)));
+DEVICE void merge_own(const Block& b, u32 layer) {
+  const Share own = b.share(SHARE_MERGE);
+  const u32 pairs = own.end - own.begin, first_head = own.begin / HEAD_PAIRS;
+  const u32 heads = pairs ? (own.end - 1) / HEAD_PAIRS - first_head + 1 : 0;
+  const u32 row = pairs + heads, width = b.state->width;
+  struct Two {
+    f32 a, b;
+  };
+  Two* held = reinterpret_cast<Two*>(b.partial());
+  await_pairs(
+      b, width * SPLITS * row, b.stamp(event_after(layer, ATTENTION)), AWAIT_PARTIAL,
+      [&](u32 i) {
+        const u32 t = i / (SPLITS * row), split = i / row % SPLITS, e = i % row;
+        const u32 pair = own.begin + e,
+                  head = e < pairs ? pair / HEAD_PAIRS : first_head + e - pairs;
+        return partial_words(b, layer, split, t, head) +
+               (e < pairs ? pair % HEAD_PAIRS * 2 : HEAD_DIM);
+      },
+      [&](u32 i, u32 first, u32 second) {
+        held[i] = Two{float_of_bits(first), float_of_bits(second)};
+      });
+  compute_barrier();  // publishes what was read
+  const u32 stamp = b.stamp(event_after(layer, ATTENTION));
+  for (u32 i = b.thread; i < width * pairs; i += THREADS) {
+    const u32 t = i / pairs, e = i % pairs;
+    const Two* sums = held + t * SPLITS * row;
+    const u32 tail = pairs + (own.begin + e) / HEAD_PAIRS - first_head;
+    Merging merging;
+    for (u32 split = 0; split < SPLITS; ++split, sums += row) {
+      merging.add(sums[tail].a, sums[tail].b, sums[e].a, sums[e].b);
+    }
+    const f32 scale = divide(1.0f, merging.total);
+    publish(merged_words(b, layer, t) + own.begin + e,
+            pack16(merging.first * scale, merging.second * scale), stamp);
+  }
+}
+
+static_assert(is_proven(OP_FETCH_MERGED, await(AWAIT_MERGED)));
+DEVICE void fetch_merged(const Block& b, u32 layer) {
+  constexpr u32 EACH = MERGED_PAIRS / 2;  // pairs of words
+  await_pairs(
+      b, b.state->width * EACH, b.stamp(event_after(layer, ATTENTION)), AWAIT_MERGED,
+      [&](u32 i) { return merged_words(b, layer, i / EACH) + i % EACH * 2; },
+      [&](u32 i, u32 first, u32 second) {
+        u32* to = reinterpret_cast<u32*>(b.activations(i / EACH)) + i % EACH * 2;
+        to[0] = first, to[1] = second;
+      });
 }

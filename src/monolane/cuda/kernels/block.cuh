@@ -56,7 +56,6 @@ struct State {
   u32 first_stamp;  // of the pass; with BAD_STAMPS once this block has given up
   u32 stop;         // the host asked for the end
   u32 over;         // the producer may leave
-  u32 consumed;     // ring slots, when over
   u32 failed;       // a wait starved: every later wait of this block falls through, and what it
                     // publishes has stamps that nobody awaits
   f32 inverse_norm[WIDTH];
@@ -97,6 +96,10 @@ struct Block {
     }
   }
   DEVICE_MEMBER f32* partial() const { return reinterpret_cast<f32*>(shared + AT_PARTIAL); }
+  // A token's sums of the product's rows, where their parts are added round by round.
+  DEVICE_MEMBER f32* totals(u32 t) const {
+    return p.totals + static_cast<u64>(worker * WIDTH + t) * TOTAL_ROWS;
+  }
   DEVICE_MEMBER f32* scales() const { return reinterpret_cast<f32*>(shared + AT_SCALES); }
   DEVICE_MEMBER f32* stream(u32 t) const {  // own rows of the residual stream
     if constexpr (WIDE) {
@@ -120,9 +123,16 @@ struct Block {
   DEVICE_MEMBER u32 here() const { return block_index(); }
   DEVICE_MEMBER u32 lane_here() const { return DEVICES > 1 ? lane % DEVICE_LANES : lane; }
   DEVICE_MEMBER bool leads() const { return here() == 0; }
-  DEVICE_MEMBER Share share(u32 table) const {
+  // Its rows; of what differs from layer to layer, in that layer.
+  DEVICE_MEMBER Share share(u32 table, u32 layer = 0) const {
+    table += layer % SHARE_LAYERS * SHARE_TABLES;
     if constexpr (SWITCH_TABLES) return reinterpret_cast<const Share*>(shared + AT_SHARES)[table];
     return p.shares[table * WORKERS + worker];
+  }
+  // Rounds of its products: 0 to 3 of a layer, then the head's.
+  DEVICE_MEMBER u32 rounds(u32 layer, u32 product) const {
+    return (shared +
+            AT_ROUNDS)[product < 4 ? layer % SHARE_LAYERS * 4 + product : 4 * SHARE_LAYERS];
   }
   // What slots are asked to do, and their stop tokens; with TOKEN_END in shared memory.
   DEVICE_MEMBER Advance* requests() const {
@@ -353,6 +363,13 @@ DEVICE f32 high16(u32 pair) {
   } else {
     return f16_high(pair);
   }
+}
+
+// cap * tanh(x / cap), within cap * 2^-22.
+DEVICE f32 capped(f32 x, f32 cap) {
+  const f32 size = divide(x < 0 ? -x : x, cap);
+  const f32 bent = cap * (1.0f - divide(2.0f, exp2_fast(2 * LOG2E * size) + 1.0f));
+  return x < 0 ? -bent : bent;
 }
 
 // Stores the activations of columns c and c + 1 (c even) of a token.

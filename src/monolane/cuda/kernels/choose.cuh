@@ -204,6 +204,8 @@ DEVICE void offer_candidates(const Block& b) {
     for (u32 r = b.thread; r < rows && verdict != PARKED; r += THREADS) {
       u32 token = first + r;
       f32 value = ROW_TOTAL(b, HEAD_TILES, t, r);
+      if constexpr (LOGIT_SCALE != 1) value *= LOGIT_SCALE;
+      if constexpr (LOGIT_CAP > 0) value = capped(value, LOGIT_CAP);
       if (logits) logits[token] = value;
       if (!draws(a)) continue;
       if (!is_finite(value)) {

@@ -4,20 +4,23 @@
 #include "passes.cuh"
 
 DEVICE Word* hidden_words(const Block& b, u32 layer) {
-  const u32 lane = b.copy(0, layer, LAYERS) * LANES + b.lane;
+  const u32 lane = b.copy(layer % SHARE_LAYERS, layer, LAYERS) * LANES + b.lane;
   return b.p.hidden_words + static_cast<u64>(lane) * WIDTH * even(INNER);
 }
 
 DEVICE f32 hidden_of(const Block& b, u32 rows, u32 t, u32 r) {
   f32 gate = ROW_TOTAL(b, GATE_UP_TILES, t, r), up = ROW_TOTAL(b, GATE_UP_TILES, t, rows + r);
-  return divide(gate, 1.0f + exp2_fast(-gate * LOG2E)) * up;
+  f32 steep = gate;
+  // tanh's approximation of a normal distribution is a logistic function of twice its argument.
+  if constexpr (GELU) steep = 1.5957691216057308f * (gate + 0.044715f * (gate * gate * gate));
+  return divide(gate, 1.0f + exp2_fast(-steep * LOG2E)) * up;
 }
 
 // silu(gate) * up of the own rows. A wide pass stores them where the lane's next product reads
 // them.
 static_assert(is_proven(OP_PUBLISH_HIDDEN, tell(WIDE ? AWAIT_ACTIVATIONS : AWAIT_HIDDEN)));
 DEVICE void publish_hidden(Block& b, u32 layer) {
-  Share own = b.share(SHARE_GATE);
+  Share own = b.share(SHARE_GATE, layer);
   u32 rows = own.end - own.begin, stamp = b.stamp(event_after(layer, MLP));
   Word* out = hidden_words(b, layer);
   if constexpr (PAIRED_HIDDEN) {
@@ -80,7 +83,6 @@ DEVICE void next_pass(Block& b) {
     note(b, ENDED);
     s.pass_number += 1;
     s.first_stamp += PASS_STAMPS;
-    s.consumed += PASS_SLOTS;
     lay_out_pass(b);
   }
   compute_barrier();  // publishes the next pass; guards the state of this one
@@ -115,7 +117,7 @@ DEVICE void run_op(Block& b, u32 layer) {
     if constexpr (SWITCH_LANES && LANES > 1 && (KIND == PHASE_OUT || KIND == PHASE_DOWN)) {
       ask_for_lanes(b, layer, MODULE);
     }
-    MULTIPLY(b, TILES);
+    MULTIPLY(b, TILES, rounds_of<KIND>(b, layer));
     if constexpr (SWITCH_TABLES && PROGRAM[STEP].ops[0] == OP_NORMALISE) {
       const u32 event = 2 * layer + PROGRAM[STEP].event;
       if (event < LAST_EVENT) fetch_gains(b, event + 1);
@@ -124,9 +126,11 @@ DEVICE void run_op(Block& b, u32 layer) {
   if constexpr (OP == OP_PUBLISH_QKV) publish_qkv(b, layer);
   if constexpr (OP == OP_ATTEND) attend(b, layer);
   if constexpr (OP == OP_MERGE) merge_splits(b, layer);
+  if constexpr (OP == OP_MERGE_OWN) merge_own(b, layer);
+  if constexpr (OP == OP_FETCH_MERGED) fetch_merged(b, layer);
   if constexpr (OP == OP_UPDATE) {
     static_assert(PROGRAM[STEP].event == MODULE, "an update makes the event behind its step's");
-    update_stream<TILES.parts, TILES.padded_rows>(b, layer, MODULE);
+    update_stream<TILES.parts, TILES.padded_rows, TILES.folded>(b, layer, MODULE);
   }
   if constexpr (OP == OP_PUBLISH_HIDDEN) publish_hidden(b, layer);
   if constexpr (OP == OP_FETCH_HIDDEN) fetch_hidden(b, layer);
@@ -186,10 +190,14 @@ KERNEL(monokernel, Params, (WARPS + 1) * 32) {
           warp_thread()};
   if constexpr (WIDE) b.syncs = p.epoch_in->syncs;
   if constexpr (SWITCH_TABLES) {
-    if (b.thread < SHARE_TABLES) {
+    if (b.thread < SHARE_LAYERS * SHARE_TABLES) {
       reinterpret_cast<Share*>(shared + AT_SHARES)[b.thread] =
           p.shares[b.thread * WORKERS + worker];
     }
+  }
+  if constexpr (UNEVEN) {
+    constexpr u32 ROUNDS = 4 * SHARE_LAYERS + 1;
+    if (b.thread < ROUNDS) (shared + AT_ROUNDS)[b.thread] = p.rounds[worker * ROUNDS + b.thread];
   }
   if constexpr (SWITCH_NORM) fetch_begins(b);
   if constexpr (SWITCH_TOKEN_END) {
@@ -203,7 +211,7 @@ KERNEL(monokernel, Params, (WARPS + 1) * 32) {
     s.events = p.epoch_in->events;
     s.logit_rows = p.epoch_in->logit_rows;
     s.stop = p.epoch_in->over;
-    s.over = s.consumed = s.failed = 0;
+    s.over = s.failed = 0;
     for (u32 i = 0; i < p.advance_count; ++i) s.running[i] = p.progress_in[i];
     lay_out_pass(b);
   }
@@ -214,7 +222,7 @@ KERNEL(monokernel, Params, (WARPS + 1) * 32) {
   }
   run_passes(b);
   if (b.thread == 0) {
-    shared_poke(&s.over, 1);  // after `consumed`, which run_passes left
+    shared_poke(&s.over, 1);
     if (b.leads()) {
       for (u32 i = 0; i < p.advance_count; ++i) p.progress_out[i] = s.running[i];
       bool over = s.stop || s.failed || waiting_rows(b) == 0;

@@ -55,9 +55,10 @@ DEVICE void fetch_gains(const Block& b, u32 event) {
 // scales. The last barrier guards what the pass before has left there.
 DEVICE void fetch_tables(const Block& b) {
   copy_async_wait<0>();  // a model without a norm of its own before the head leaves scales behind
-  for (u32 t = 0; t < b.state->width; ++t) {
-    const u64 row = static_cast<u64>(b.state->position[t]) * HEAD_DIM;
-    fetch_table<4 * HEAD_DIM>(b, AT_ROTARY + t * 4 * HEAD_DIM, b.p.rotary + row);
+  for (u32 i = 0; i < ROTARIES * b.state->width; ++i) {
+    const u32 which = i / b.state->width, t = i % b.state->width;
+    const u64 row = (static_cast<u64>(which) * CONTEXT + b.state->position[t]) * HEAD_DIM;
+    fetch_table<4 * HEAD_DIM>(b, AT_ROTARY + (which * WIDTH + t) * 4 * HEAD_DIM, b.p.rotary + row);
   }
   fetch_gains(b, 0);
 }
@@ -108,6 +109,7 @@ DEVICE void embed(const Block& b) {
   for (u32 i = b.thread; i < rows * b.state->width; i += THREADS) {
     u32 t = i / rows, r = i % rows;
     f32 x = low16(b.p.embedding[static_cast<u64>(b.state->token[t]) * HIDDEN + own.begin + r]);
+    if constexpr (EMBEDDING_SCALE != 1) x *= EMBEDDING_SCALE;
     b.stream(t)[r] = x;
     publish(out + t * HIDDEN + own.begin + r, bits_of_float(x), b.stamp(0));
   }
@@ -206,7 +208,7 @@ DEVICE void ask_for_lanes(Block& b, u32 layer, Module module) {
 // src/monolane/model/_reduce.py for the rule.
 static_assert(update_is_proven(OP_UPDATE, await(AWAIT_LANES, WHEN_LATE),
                                tell(AWAIT_LANES, WHEN_READ), await(AWAIT_LANES, WHEN_NOW)));
-template <u32 PARTS, u32 ROWS>
+template <u32 PARTS, u32 ROWS, bool FOLDED>
 DEVICE void update_stream(const Block& b, u32 layer, Module module) {
   const Share own = b.share(module == ATTENTION ? SHARE_O : SHARE_DOWN);
   const u32 event = event_after(layer, module);
@@ -220,7 +222,7 @@ DEVICE void update_stream(const Block& b, u32 layer, Module module) {
 #pragma unroll
     for (u32 k = 0; k < BATCH; ++k) {
       u32 i = begin + k * THREADS;
-      if (e.has(i)) output[k] = row_total<PARTS, ROWS>(b, i / e.rows, i % e.rows);
+      if (e.has(i)) output[k] = row_total<PARTS, ROWS, FOLDED>(b, i / e.rows, i % e.rows);
       gain[k] = delay < 0 ? output[k] * square_root(static_cast<f32>(LANES)) : output[k];
     }
     // Outputs of layer - delay are read before those of this layer are published: whoever sees
@@ -245,6 +247,7 @@ DEVICE void update_stream(const Block& b, u32 layer, Module module) {
       u32 i = begin + k * THREADS;
       if (!e.has(i)) continue;
       f32* x = b.stream(i / e.rows) + i % e.rows;
+      if constexpr (RESIDUAL_SCALE != 1) gain[k] *= RESIDUAL_SCALE;
       *x += gain[k];
       publish(out + e.at(i), bits_of_float(*x), stamp);
     }

@@ -21,19 +21,16 @@ DEVICE constexpr Tiling tiles_of() {
   if constexpr (KIND == PHASE_HEAD) return HEAD_TILES;
   return Tiling{};
 }
-// Ring slots that the program's steps FROM .. TO - 1 fill.
-template <u32 FROM, u32 TO>
-DEVICE constexpr u32 slots_of() {
-  if constexpr (FROM == TO) {
-    return 0;
-  } else {
-    return tiles_of<PROGRAM[FROM].kind>().rounds * tiles_of<PROGRAM[FROM].kind>().steps +
-           slots_of<FROM + 1, TO>();
-  }
+// Rounds of a block's product. A constant where all blocks have as many.
+template <PhaseKind KIND>
+DEVICE u32 rounds_of(const Block& b, u32 layer) {
+  constexpr u32 PRODUCT = KIND == PHASE_QKV       ? 0
+                          : KIND == PHASE_OUT     ? 1
+                          : KIND == PHASE_GATE_UP ? 2
+                          : KIND == PHASE_DOWN    ? 3
+                                                  : 4;
+  return UNEVEN ? b.rounds(layer, PRODUCT) : tiles_of<KIND>().rounds;
 }
-constexpr u32 PASS_SLOTS = slots_of<0, FIRST_STEP>() +
-                           LAYERS * slots_of<FIRST_STEP, FIRST_STEP + LAYER_STEPS>() +
-                           slots_of<FIRST_STEP + LAYER_STEPS, STEPS>();
 
 struct Producer {
   const u8* from;
@@ -69,13 +66,17 @@ DEVICE bool produce_slots(Block& b, Producer& to, u32 count, u32 bytes) {
 
 // The weights of the program's steps FROM .. TO - 1.
 template <u32 FROM, u32 TO>
-DEVICE bool produce_steps(Block& b, Producer& to) {
+DEVICE bool produce_steps(Block& b, Producer& to, u32 layer) {
   if constexpr (FROM < TO) {
-    constexpr Tiling TILES = tiles_of<PROGRAM[FROM].kind>();
+    constexpr PhaseKind KIND = PROGRAM[FROM].kind;
+    constexpr Tiling TILES = tiles_of<KIND>();
     if constexpr (TILES.steps > 0) {
-      if (!produce_slots(b, to, TILES.rounds * TILES.steps, TILES.slot_bytes)) return false;
+      const u32 rounds = rounds_of<KIND>(b, layer);
+      if (!produce_slots(b, to, rounds * TILES.steps, TILES.slot_bytes)) return false;
+      // A run has room for the busiest block's.
+      to.from += (TILES.rounds - rounds) * (TILES.steps * TILES.slot_bytes);
     }
-    return produce_steps<FROM + 1, TO>(b, to);
+    return produce_steps<FROM + 1, TO>(b, to, layer);
   } else {
     return true;
   }
@@ -84,9 +85,9 @@ DEVICE bool produce_steps(Block& b, Producer& to) {
 DEVICE bool produce_pass(Block& b, Producer& to) {
   to.from = b.p.weights + b.here() * RUN_BYTES;
   for (u32 layer = 0; layer < LAYERS; ++layer) {
-    if (!produce_steps<FIRST_STEP, FIRST_STEP + LAYER_STEPS>(b, to)) return false;
+    if (!produce_steps<FIRST_STEP, FIRST_STEP + LAYER_STEPS>(b, to, layer)) return false;
   }
-  return produce_steps<FIRST_STEP + LAYER_STEPS, STEPS>(b, to);
+  return produce_steps<FIRST_STEP + LAYER_STEPS, STEPS>(b, to, LAYERS);
 }
 
 // Copies pass after pass until the launch is over, then waits for what is still on its way: a block
@@ -157,7 +158,17 @@ DEVICE void leave_slot(Block& b) {
   if (++b.slot == RING_SLOTS) b.slot = 0, b.parity ^= 1;
 }
 
-// A unit's sums go to `partial`, [PARTS][T][ROWS].
+// The parts' sums of a row, added in ascending order.
+template <u32 PARTS, u32 ROWS>
+DEVICE f32 sum_of_parts(const Block& b, u32 t, u32 row) {
+  const f32* partial = b.partial() + t * ROWS + row;
+  f32 total = partial[0];
+#pragma unroll
+  for (u32 part = 1; part < PARTS; ++part) total += partial[part * WIDTH * ROWS];
+  return total;
+}
+
+// A unit's sums go to `partial`, [PARTS][T][ROWS]; where they are folded, those of one round.
 template <u32 GROUP, u32 ROWS>
 DEVICE void keep_sums(const Block& b, const f32 (&sum)[GROUP][TOKEN_TILES][4], u32 part, u32 group,
                       u32 width) {
@@ -173,13 +184,25 @@ DEVICE void keep_sums(const Block& b, const f32 (&sum)[GROUP][TOKEN_TILES][4], u
   }
 }
 
+// Adds the parts of a round's rows, in ascending order, to be kept in memory, with the block's
+// other totals. Where a block has many rows, all their parts have no place in shared memory.
+template <u32 PARTS, u32 ROWS>
+DEVICE void fold_round(const Block& b, u32 round) {
+  compute_barrier();  // publishes the round's sums
+  for (u32 i = b.thread; i < ROWS * b.state->width; i += THREADS) {
+    const u32 t = i / ROWS, row = i % ROWS;
+    b.totals(t)[round * ROWS + row] = sum_of_parts<PARTS, ROWS>(b, t, row);
+  }
+  compute_barrier();  // publishes the totals; guards the sums against the next round's
+}
+
 // Multiplies the phase's rows with the activations; leaves the parts' sums in `partial`,
 // [PARTS][T][ROWS]. A unit's products are added in ascending order of the columns, a thread's
 // four columns of a tile as the matrix instruction adds them.
-template <u32 GROUP, u32 PARTS, u32 ROUNDS, u32 STEP, u32 STEPS, u32 ROWS>
-DEVICE void multiply_rows(Block& b) {
+template <u32 GROUP, u32 PARTS, u32 STEP, u32 STEPS, u32 ROWS, bool FOLDED>
+DEVICE void multiply_rows(Block& b, u32 rounds) {
   u32 row = b.index / 4, column = b.index % 4 * 4, width = b.state->width;
-  for (u32 round = 0; round < ROUNDS; ++round) {
+  for (u32 round = 0; round < rounds; ++round) {
     u32 unit = round * WARPS + b.warp, part = unit % PARTS, group = unit / PARTS;
     const u8* x[TOKEN_TILES];
 #pragma unroll
@@ -209,7 +232,13 @@ DEVICE void multiply_rows(Block& b) {
       for (u32 i = 0; i < TOKEN_TILES; ++i) x[i] += STEP * 32;
       leave_slot(b);
     }
-    keep_sums<GROUP, ROWS>(b, sum, part, group, width);
+    if constexpr (FOLDED) {
+      constexpr u32 ROUND_ROWS = WARPS / PARTS * GROUP * 16;
+      keep_sums<GROUP, ROUND_ROWS>(b, sum, part, b.warp / PARTS, width);
+      fold_round<PARTS, ROUND_ROWS>(b, round);
+    } else {
+      keep_sums<GROUP, ROWS>(b, sum, part, group, width);
+    }
   }
 }
 
@@ -240,10 +269,10 @@ DEVICE void stage_columns(const Block& b, u32 step) {
 }
 
 // multiply_rows, with the same sums in the same order.
-template <u32 GROUP, u32 PARTS, u32 ROUNDS, u32 STEP, u32 STEPS, u32 ROWS>
-DEVICE void multiply_rows_wide(Block& b) {
+template <u32 GROUP, u32 PARTS, u32 STEP, u32 STEPS, u32 ROWS, bool FOLDED>
+DEVICE void multiply_rows_wide(Block& b, u32 rounds) {
   const u32 row = b.index / 4, q = b.index % 4, width = b.state->width;
-  for (u32 round = 0; round < ROUNDS; ++round) {
+  for (u32 round = 0; round < rounds; ++round) {
     u32 unit = round * WARPS + b.warp, part = unit % PARTS, group = unit / PARTS;
     f32 sum[GROUP][TOKEN_TILES][4] = {};
     stage_columns<PARTS, STEP, STEPS>(b, 0);
@@ -275,17 +304,20 @@ DEVICE void multiply_rows_wide(Block& b) {
       leave_slot(b);
     }
     compute_barrier();  // guards the staged columns: the sums may take their place
-    keep_sums<GROUP, ROWS>(b, sum, part, group, width);
+    if constexpr (FOLDED) {
+      constexpr u32 ROUND_ROWS = WARPS / PARTS * GROUP * 16;
+      keep_sums<GROUP, ROUND_ROWS>(b, sum, part, b.warp / PARTS, width);
+      fold_round<PARTS, ROUND_ROWS>(b, round);
+    } else {
+      keep_sums<GROUP, ROWS>(b, sum, part, group, width);
+    }
   }
 }
 
-// What `multiply_rows` left for a row of the block's list, the parts added in ascending order.
-template <u32 PARTS, u32 ROWS>
+// What the product left for a row of the block's list.
+template <u32 PARTS, u32 ROWS, bool FOLDED>
 DEVICE f32 row_total(const Block& b, u32 t, u32 row) {
-  const f32* partial = b.partial() + t * ROWS + row;
-  f32 total = partial[0];
-#pragma unroll
-  for (u32 part = 1; part < PARTS; ++part) total += partial[part * WIDTH * ROWS];
+  f32 total = FOLDED ? b.totals(t)[row] : sum_of_parts<PARTS, ROWS>(b, t, row);
   if constexpr (WEIGHTS == F8) total *= b.scales()[row];
   return total;
 }
@@ -310,23 +342,23 @@ DEVICE void fetch_scales(const Block& b) {
 static_assert(WIDE ? is_proven(OP_MULTIPLY, BARRIER, tell(AWAIT_LANE), await(AWAIT_LANE), BARRIER,
                                await(AWAIT_ACTIVATIONS), BARRIER)
                    : is_proven(OP_MULTIPLY, BARRIER, BARRIER));
-template <u32 GROUP, u32 PARTS, u32 ROUNDS, u32 STEP, u32 STEPS, u32 ROWS, u32 FIRST_ROW>
-DEVICE void multiply(Block& b) {
+template <u32 GROUP, u32 PARTS, u32 STEP, u32 STEPS, u32 ROWS, u32 FIRST_ROW, bool FOLDED>
+DEVICE void multiply(Block& b, u32 rounds) {
   if constexpr (WIDE) {
     sync_lane(b);  // publishes the activations to the lane
     note(b, BEGUN);
     if constexpr (WEIGHTS == F8) fetch_scales<ROWS, FIRST_ROW>(b);
-    multiply_rows_wide<GROUP, PARTS, ROUNDS, STEP, STEPS, ROWS>(b);
+    multiply_rows_wide<GROUP, PARTS, STEP, STEPS, ROWS, FOLDED>(b, rounds);
   } else {
     compute_barrier();  // publishes the activations to all warps
     note(b, BEGUN);
     if constexpr (WEIGHTS == F8) fetch_scales<ROWS, FIRST_ROW>(b);
-    multiply_rows<GROUP, PARTS, ROUNDS, STEP, STEPS, ROWS>(b);
+    multiply_rows<GROUP, PARTS, STEP, STEPS, ROWS, FOLDED>(b, rounds);
   }
   if constexpr (WEIGHTS == F8) copy_async_wait<0>();
   compute_barrier();  // publishes the sums and the scales
 }
-#define MULTIPLY(b, T)                            \
+#define MULTIPLY(b, T, rounds)                    \
   (clear_padding<T.columns, T.padded_columns>(b), \
-   multiply<T.group, T.parts, T.rounds, T.step, T.steps, T.padded_rows, T.first_row>(b))
-#define ROW_TOTAL(b, T, t, row) (row_total<T.parts, T.padded_rows>(b, t, row))
+   multiply<T.group, T.parts, T.step, T.steps, T.padded_rows, T.first_row, T.folded>(b, rounds))
+#define ROW_TOTAL(b, T, t, row) (row_total<T.parts, T.padded_rows, T.folded>(b, t, row))

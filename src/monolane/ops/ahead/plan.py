@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from monolane.model import ModelConfig, Role
+from monolane.model import Role
 from monolane.ops._names import Buffer
 from monolane.ops.ahead.spec import Ahead
 from monolane.plan.parts import (
@@ -38,8 +38,8 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     )
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del config, layer
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    del plan, layer
     return (PhaseKind.AHEAD,)
 
 

@@ -154,7 +154,8 @@ class Attention(Operation):
         """Return the shapes of what its phases leave for each other; see Operation."""
         lanes, width = room.lanes, room.width
         heads, kv_heads, key = self.heads // lanes, self.cached_heads // lanes, self.cached_width
-        unnormed = (heads + kv_heads) * key if self.qk_norm is QkNorm.ALL else 0
+        raw = heads + 2 * kv_heads if room.tiled else 0  # see plan/qkv.py
+        unnormed = (heads + kv_heads if self.qk_norm is QkNorm.ALL else raw) * key
         latent = self.latent
         latents = 0 if latent is None else (latent.query_rank or 0) + latent.cached
         return {

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from monolane.model import Delta, ModelConfig, Role
+from monolane.model import Delta, Role
 from monolane.ops._names import Buffer
 from monolane.ops.delta.reference import convolve, part_gates, step_states
 from monolane.plan.parts import (
@@ -62,8 +62,8 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     )
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del config, layer
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    del plan, layer
     return (PhaseKind.DELTA_IN, PhaseKind.DELTA, PhaseKind.DELTA_OUT)
 
 

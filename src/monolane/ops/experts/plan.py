@@ -54,8 +54,8 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     )
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del config, layer
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    del plan, layer
     return (PhaseKind.ROUTE, PhaseKind.EXPERT_GATE_UP, PhaseKind.EXPERT_DOWN)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from monolane.model import ModelConfig, Role
+from monolane.model import Role
 from monolane.ops._names import Buffer
 from monolane.ops.kda.reference import CONVS, convolve, step_states
 from monolane.ops.kda.spec import Kda
@@ -54,8 +54,8 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     )
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del config, layer
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    del plan, layer
     return (PhaseKind.KDA_IN, PhaseKind.KDA_UP, PhaseKind.KDA, PhaseKind.KDA_OUT)
 
 

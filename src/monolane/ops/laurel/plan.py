@@ -5,7 +5,7 @@ The norm goes over all rows of the second product, so it is a phase of its own.
 
 from collections.abc import Mapping
 
-from monolane.model import ModelConfig, Role
+from monolane.model import Role
 from monolane.ops._names import Buffer
 from monolane.ops.laurel.spec import Laurel
 from monolane.plan.parts import (
@@ -54,8 +54,8 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     )
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del config, layer
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    del plan, layer
     return (PhaseKind.LAUREL_LEFT, PhaseKind.LAUREL_RIGHT, PhaseKind.LAUREL_NORM)
 
 

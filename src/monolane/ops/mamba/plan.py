@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from monolane.model import ModelConfig, Role
+from monolane.model import Role
 from monolane.ops._names import Buffer
 from monolane.ops.mamba.reference import convolve, norm_groups, part_mixed, rates, step_states
 from monolane.ops.mamba.spec import Mamba
@@ -51,8 +51,8 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     )
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del config, layer
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    del plan, layer
     return (PhaseKind.MAMBA_IN, PhaseKind.MAMBA, PhaseKind.MAMBA_OUT)
 
 

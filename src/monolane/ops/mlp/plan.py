@@ -40,14 +40,15 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     )
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del config, layer
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    del plan, layer
     return (PhaseKind.GATE_UP, PhaseKind.DOWN)
 
 
 def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
-    up = builder.share(Role.UP, layer)  # activation(gate) * up needs both of a row
-    ups = dict.fromkeys(_ups(builder.config, layer), up)
+    roles = _ups(builder.config, layer)
+    # activation(gate) * up needs both of a row
+    ups = dict.fromkeys(roles, builder.share(Role.UP, layer, beside=len(roles)))
     return {**ups, Role.DOWN: builder.share(Role.DOWN, layer)}
 
 

@@ -39,9 +39,9 @@ def _build_inputs(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
     return (builder.phase(PhaseKind.PER_LAYER_INPUTS, layer, role, writes=writes),)
 
 
-def _order_inputs(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+def _order_inputs(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
     del layer
-    return () if _any(config) is None else (PhaseKind.PER_LAYER_INPUTS,)
+    return () if _any(plan.config) is None else (PhaseKind.PER_LAYER_INPUTS,)
 
 
 def _share_inputs(builder: Builder, layer: int) -> Mapping[Role, Share]:
@@ -93,8 +93,8 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     )
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del config, layer
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    del plan, layer
     return (PhaseKind.PER_LAYER_GATE, PhaseKind.PER_LAYER_OUT)
 
 

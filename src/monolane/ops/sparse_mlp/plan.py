@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from monolane.model import ModelConfig, Role
+from monolane.model import Role
 from monolane.ops._names import Buffer
 from monolane.ops.sparse_mlp.reference import hidden_of
 from monolane.ops.sparse_mlp.spec import SparseMlp
@@ -18,6 +18,7 @@ from monolane.plan.parts import (
     Part,
     Phase,
     PhaseKind,
+    Plan,
     Share,
     Touches,
     Worker,
@@ -43,8 +44,8 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     )
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del config, layer
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    del plan, layer
     return (PhaseKind.SPARSE_GATE_UP, PhaseKind.SPARSE_DOWN)
 
 

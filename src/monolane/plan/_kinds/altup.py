@@ -28,9 +28,9 @@ def _others(config: ModelConfig, roles: tuple[Role, ...]) -> tuple[Role, ...]:
     return roles[: config.num_streams - 1]
 
 
-def _in_order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+def _in_order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
     del layer
-    return () if config.altup is None else (PhaseKind.ALTUP_IN,)
+    return () if plan.config.altup is None else (PhaseKind.ALTUP_IN,)
 
 
 def _build_in(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
@@ -49,9 +49,9 @@ def _in(worker: Worker, phase: Phase) -> None:
         _multiply(worker, phase, i, worker.x[0])
 
 
-def _predict_order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+def _predict_order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
     del layer
-    return () if config.altup is None else (PhaseKind.ALTUP_PREDICT,)
+    return () if plan.config.altup is None else (PhaseKind.ALTUP_PREDICT,)
 
 
 def _build_predict(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
@@ -77,9 +77,9 @@ def _predict(worker: Worker, phase: Phase) -> None:
     worker.notes["streams"], worker.x = streams, streams[:1].copy()
 
 
-def _correct_order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+def _correct_order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
     del layer
-    return () if config.altup is None else (PhaseKind.ALTUP_CORRECT,)
+    return () if plan.config.altup is None else (PhaseKind.ALTUP_CORRECT,)
 
 
 def _build_correct(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
@@ -99,9 +99,9 @@ def _correct(worker: Worker, phase: Phase) -> None:
         worker.x *= weights[Role.ALTUP_SCALE]
 
 
-def _out_order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+def _out_order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
     del layer
-    return () if config.altup is None else (PhaseKind.ALTUP_OUT, PhaseKind.ALTUP_MEAN)
+    return () if plan.config.altup is None else (PhaseKind.ALTUP_OUT, PhaseKind.ALTUP_MEAN)
 
 
 def _build_out(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:

@@ -1,6 +1,5 @@
 """CHOOSE: the next token, by a leader, or by every worker alike."""
 
-from monolane.model import ModelConfig
 from monolane.ops import Buffer
 from monolane.plan._builder import Builder, shared
 from monolane.plan._device import Choice
@@ -15,8 +14,8 @@ def _build(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
     return (builder.phase(PhaseKind.CHOOSE, layer, reads=reads, writes=writes),)
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del config, layer
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    del plan, layer
     return (PhaseKind.CHOOSE,)
 
 

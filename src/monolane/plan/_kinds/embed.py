@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from monolane.model import ModelConfig, Role
+from monolane.model import Role
 from monolane.ops import Buffer
 from monolane.plan._builder import Builder
 from monolane.plan._device import Choice
@@ -17,8 +17,8 @@ def _build(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
     return (builder.phase(PhaseKind.EMBED, layer, reads=builder.led_tokens()),)
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del config, layer
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    del plan, layer
     return (PhaseKind.EMBED,)
 
 

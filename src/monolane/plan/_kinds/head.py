@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from monolane.model import Head, ModelConfig, Role
+from monolane.model import Head, Role
 from monolane.ops import Buffer
 from monolane.plan._builder import Builder, own, shared
 from monolane.plan._interpreter_memory import Floats
@@ -40,9 +40,9 @@ def _build(builder: Builder, layer: int, _: int) -> tuple[Phase, ...]:
     )
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
     del layer
-    joined = config.head is not Head.VOCAB_PARALLEL and config.num_lanes > 1
+    joined = plan.config.head is not Head.VOCAB_PARALLEL and plan.config.num_lanes > 1
     return (PhaseKind.GATHER, PhaseKind.HEAD) if joined else (PhaseKind.HEAD,)
 
 

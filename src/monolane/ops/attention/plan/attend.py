@@ -3,8 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
-from monolane.model import Attention, ModelConfig
+from monolane.model import Attention
 from monolane.ops._names import Buffer
+from monolane.ops.attention.plan.qkv import finish_raw, reads_raw
 from monolane.plan.parts import (
     Builder,
     Floats,
@@ -27,6 +28,8 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     del place
     attention = builder.config.attention(layer)
     groups, keys = builder.groups, _keys_of(attention, layer)
+    both = own(Buffer.QUERY, layer), own(Buffer.KEY_VALUE, keys, keys)
+    raw = reads_raw(builder.config, builder.device, layer)
     heads = groups.lanes_each * (attention.cached_heads // groups.lanes)
     units = heads * attention.splits(builder.room)
     return (
@@ -34,7 +37,7 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
             PhaseKind.ATTEND,
             layer,
             units=Share(Scope.GROUP, split(units, builder.groups.workers_each)),
-            reads=(own(Buffer.QUERY, layer), own(Buffer.KEY_VALUE, keys, keys)),
+            reads=(own(Buffer.UNNORMED, layer),) if raw else both,
             writes=(own(Buffer.ATTENTION, layer),),
         ),
     )
@@ -45,9 +48,15 @@ def _keys_of(attention: Attention, layer: int) -> int:
     return layer if attention.keys_of is None else attention.keys_of
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del config, layer
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    del plan, layer
     return (PhaseKind.ATTEND,)
+
+
+def _touches(plan: Plan, layer: int) -> Touches:
+    if reads_raw(plan.config, plan.device, layer):
+        return Touches((Buffer.UNNORMED,), (Buffer.ATTENTION,))
+    return Touches((Buffer.QUERY, Buffer.KEY_VALUE), (Buffer.ATTENTION,))
 
 
 def _units(plan: Plan, layer: int) -> int:
@@ -82,11 +91,19 @@ def _attend(worker: Worker, phase: Phase, lane: int, kv_head: int, part: int) ->
     attention = plan.config.attention(phase.layer)
     each = attention.heads // attention.cached_heads
     heads = slice(kv_head * each, (kv_head + 1) * each)
-    query = worker.read(Buffer.QUERY, (lane, slice(worker.width)))
-    q = query.reshape(worker.width, -1, attention.cached_width)[:, heads]  # [T, a, h]
-    keys = np.arange(end)
-    keys = keys[keys // plan.device.chunk % plan.splits_of(phase.layer) == part]
     layer = _keys_of(attention, phase.layer)
+    keys = np.arange(end)
+    mine = keys // plan.device.chunk % plan.splits_of(phase.layer) == part
+    keys = keys[mine]
+    if reads_raw(plan.config, plan.device, phase.layer):
+        q, *kept = finish_raw(worker, phase.layer, lane, kv_head)
+        new = mine[worker.position :]
+        for i, array in enumerate(kept):  # those of its own split
+            region = (layer, i, lane, slice(worker.position, end), kv_head)
+            worker.write(Buffer.KEY_VALUE, region, (new,), array[new])
+    else:
+        query = worker.read(Buffer.QUERY, (lane, slice(worker.width)))
+        q = query.reshape(worker.width, -1, attention.cached_width)[:, heads]  # [T, a, h]
     k, v = (
         worker.read(Buffer.KEY_VALUE, (layer, i, lane, slice(end), kv_head))[keys]
         for i in (0, attention.cached_lists - 1)  # a latent is its own value
@@ -129,7 +146,7 @@ PART = Part(
     operation=Attention,
     kinds={
         PhaseKind.ATTEND: Kind(
-            touches=lambda _, __: Touches((Buffer.QUERY, Buffer.KEY_VALUE), (Buffer.ATTENTION,)),
+            touches=_touches,
             units=_units,
             beside=_keys,
             run=_run,

@@ -60,12 +60,12 @@ def _build_values(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]
     return (builder.phase(PhaseKind.VALUES, layer, Role.V_UP, reads=reads, writes=writes),)
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    return () if _latent_of(config, layer) is None else (PhaseKind.LATENT, PhaseKind.EXPAND)
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    return () if _latent_of(plan.config, layer) is None else (PhaseKind.LATENT, PhaseKind.EXPAND)
 
 
-def _order_values(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    return () if _latent_of(config, layer) is None else (PhaseKind.VALUES,)
+def _order_values(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    return () if _latent_of(plan.config, layer) is None else (PhaseKind.VALUES,)
 
 
 def _latent_of(config: ModelConfig, layer: int) -> Latent | None:

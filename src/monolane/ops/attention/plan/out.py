@@ -3,7 +3,7 @@
 Where attention has a gate, what is merged is multiplied by its sigmoids.
 """
 
-from monolane.model import Attention, ModelConfig, Role
+from monolane.model import Attention, Role
 from monolane.ops._names import Buffer
 from monolane.plan.parts import (
     Builder,
@@ -29,8 +29,8 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     return (builder.phase(PhaseKind.OUT, layer, Role.O, reads=reads, writes=writes),)
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    del config, layer
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    del plan, layer
     return (PhaseKind.OUT,)
 
 

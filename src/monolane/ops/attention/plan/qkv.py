@@ -9,6 +9,7 @@ from monolane.model import Attention, ModelConfig, QkNorm, Role
 from monolane.ops._names import Buffer
 from monolane.plan.parts import (
     Builder,
+    DeviceDescription,
     Floats,
     Kind,
     Part,
@@ -35,6 +36,19 @@ def _attention_of(config: ModelConfig, layer: int) -> Attention | None:
     return attention if attention.latent is None else None
 
 
+def reads_raw(config: ModelConfig, device: DeviceDescription, layer: int) -> bool:
+    """Whether who attends norms and turns queries and keys himself, and keeps the keys.
+
+    Where weights are packed in tiles: workers then may have any rows, a part of a head even, and
+    nobody waits for its other parts but those who read all of it anyway.
+    """
+    if not device.tile_rows or any(x.keys_of is not None for x in config.attentions.values()):
+        return False
+    attention = config.attention(layer)
+    plain = attention.latent is None and attention.qk_norm is not QkNorm.ALL
+    return plain and not (attention.gate or attention.value_norm or attention.key_is_value)
+
+
 def _roles(attention: Attention) -> tuple[Role, ...]:
     if attention.keys_of is not None:
         return (Role.Q,)
@@ -47,6 +61,9 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
         return ()
     query, keys = own(Buffer.QUERY, layer), own(Buffer.KEY_VALUE, layer, layer)
     before = builder.updates_before(layer, place)
+    if reads_raw(builder.config, builder.device, layer):
+        raw, roles = (own(Buffer.UNNORMED, layer),), _roles(attention)
+        return (builder.phase(PhaseKind.QKV, layer, *roles, updates=before, writes=raw),)
     if attention.qk_norm is not QkNorm.ALL:
         gate = (own(Buffer.QUERY_GATE, layer),) if attention.gate else ()
         writes = (query, *gate, *((keys,) if attention.keys_of is None else ()))
@@ -68,8 +85,8 @@ def _build(builder: Builder, layer: int, place: int) -> tuple[Phase, ...]:
     )
 
 
-def _order(config: ModelConfig, layer: int) -> tuple[PhaseKind, ...]:
-    attention = _attention_of(config, layer)
+def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
+    attention = _attention_of(plan.config, layer)
     if attention is None:
         return ()
     late = (PhaseKind.NORM_QK,) if attention.qk_norm is QkNorm.ALL else ()
@@ -81,6 +98,8 @@ def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
     attention = _attention_of(builder.config, layer)
     if attention is None:
         return {}
+    if reads_raw(builder.config, builder.device, layer):
+        return builder.share_in_turn(layer, dict.fromkeys(_roles(attention), 1))
     together, group = _rows_together(builder.config, attention), builder.keys.group
     # Of Q, where a gate follows each head, both stay together.
     queries = 2 * attention.head_dim if attention.gate else together
@@ -100,6 +119,8 @@ def _rows_together(config: ModelConfig, attention: Attention) -> int:
 
 def _touches(plan: Plan, layer: int) -> Touches:
     attention = plan.config.attention(layer)
+    if reads_raw(plan.config, plan.device, layer):
+        return Touches(writes=(Buffer.UNNORMED,))
     if attention.qk_norm is QkNorm.ALL:  # values alone; keys follow when normed
         return Touches(writes=(Buffer.UNNORMED, Buffer.KEY_VALUE))
     gate = (Buffer.QUERY_GATE,) if attention.gate else ()
@@ -116,7 +137,7 @@ def _roles_of(config: ModelConfig, layer: int) -> tuple[Role, ...]:
 
 def _check_cuts(plan: Plan, phase: Phase) -> Iterator[str]:
     attention = plan.config.attention(phase.layer)
-    if attention.qk_norm is QkNorm.ALL:
+    if attention.qk_norm is QkNorm.ALL or reads_raw(plan.config, plan.device, phase.layer):
         return
     pair = 2 if plan.config.rotary.style == "interleaved" else attention.head_dim
     heads = attention.head_dim if attention.qk_norm is QkNorm.HEAD else 1
@@ -142,17 +163,20 @@ def _heads(plan: Plan, layer: int) -> int:
 def _qkv(worker: Worker, phase: Phase) -> None:
     attention = worker.plan.config.attention(phase.layer)
     read = worker.read_stream(phase)
+    raw, before = reads_raw(worker.plan.config, worker.plan.device, phase.layer), 0
     for matrix in phase.matrices:
         for lane, rows in worker.pieces(matrix):
             y = worker.product(phase.layer, matrix, lane, rows, worker.own(read, lane))
             if attention.bias:
                 y = y + worker.run.layers[phase.layer][_BIASES[matrix.role]][lane, rows]
-            if matrix.role is Role.Q and attention.gate:
+            if raw:
+                where = slice(before + rows.start, before + rows.stop)
+                worker.store(Buffer.UNNORMED, (lane,), where, y)
+            elif matrix.role is Role.Q and attention.gate:
                 _gated_queries(worker, phase, lane, rows, y)
             elif matrix.role is Role.V:
                 _store_values(worker, phase, lane, rows, matrix.rows, y)
             elif attention.qk_norm is QkNorm.ALL:
-                before = phase.matrices[0].rows if matrix.role is Role.K else 0
                 where = slice(before + rows.start, before + rows.stop)
                 worker.store(Buffer.UNNORMED, (lane,), where, y)
             else:
@@ -160,6 +184,23 @@ def _qkv(worker: Worker, phase: Phase) -> None:
                     _store_values(worker, phase, lane, rows, matrix.rows, y)
                 y = _finished(worker, phase.layer, matrix.role, rows, matrix.rows, y)
                 _store(worker, phase, matrix.role, lane, rows, y)
+        before += matrix.rows
+
+
+def finish_raw(
+    worker: Worker, layer: int, lane: int, kv_head: int
+) -> tuple[Floats, Floats, Floats]:
+    """Return queries [T, a, h], keys [T, h] and values [T, h] of a KV head, of the raw products."""
+    attention = worker.plan.config.attention(layer)
+    lanes, dim = worker.plan.config.num_lanes, attention.head_dim
+    heads, kv_heads = attention.heads // lanes, attention.kv_heads // lanes
+    raw = worker.read(Buffer.UNNORMED, (lane, slice(worker.width)))
+    q, k, v = np.split(raw, [heads * dim, (heads + kv_heads) * dim], axis=1)
+    q = tempered(worker, layer, _finished(worker, layer, Role.Q, slice(None), heads * dim, q))
+    k = _finished(worker, layer, Role.K, slice(None), kv_heads * dim, k)
+    own_heads = slice(kv_head * (heads // kv_heads), (kv_head + 1) * (heads // kv_heads))
+    q, k, v = (x.reshape(worker.width, -1, dim) for x in (q, k, v))
+    return q[:, own_heads], k[:, kv_head], v[:, kv_head]
 
 
 def _store_values(
