@@ -28,6 +28,10 @@ HelpAsked: Any = CLICK.NoArgsIsHelpError
 FAILED, WRONG_USAGE = 1, 2  # typer ends with 2 itself
 # Command lines that are answered with the list of commands.
 _LISTS: tuple[list[str], ...] = ([], ["-h"], ["--help"])
+_HELPS = {
+    "bench": "Time a model on this machine, or a server.",
+    "eval": "Evaluate a model or a server, or time an agent's run.",
+}
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
@@ -59,9 +63,7 @@ def command_line(wanted: Collection[str] = ALL, *, listed: bool = False) -> type
             made.command(name, cls=Command, hidden=True)(_of_file(meant))
     for name in GROUPS:
         if name in wanted:
-            group = _group(name)
-            if listed:
-                group = typer.Typer(help=group.info.help)
+            group = typer.Typer(help=_help_of(name)) if listed else _group(name)
             for command in group.registered_commands:
                 command.cls = Command
             made.add_typer(group, name=name)
@@ -88,20 +90,23 @@ def _headline(command: Any) -> Any:
     return shown
 
 
+def _help_of(name: str) -> str:
+    """Return what a group does; of files that have nothing but commands it is said here."""
+    return _HELPS.get(name) or _of_file(name).info.help or ""
+
+
 def _group(name: str) -> typer.Typer:
     if name == "bench":
         from monolane.cli._bench_serve import bench_serve
 
-        group = typer.Typer(cls=DefaultGroup, help="Time a model on this machine, or a server.")
+        group = typer.Typer(cls=DefaultGroup, help=_HELPS[name])
         group.command("model", epilog=_beside("bench serve", "loads a server"))(_of_file(name))
         group.command("serve")(bench_serve)
     elif name == "eval":
         from monolane.cli._agent_loop import agent_loop
         from monolane.cli._eval import evaluate
 
-        group = typer.Typer(
-            cls=DefaultGroup, help="Evaluate a model or a server, or time an agent's run."
-        )
+        group = typer.Typer(cls=DefaultGroup, help=_HELPS[name])
         other = _beside("eval agent-loop", "says where an agent's time goes")
         group.command("tasks", epilog=other)(evaluate)
         group.command("agent-loop")(agent_loop)
