@@ -58,6 +58,7 @@ REFUSED = [
     ("train demo OUT --from MODEL", "gguf", FILE.replace("VERB", "begin with")),
     ("tune heads MODEL OUT", "holed", MISSING),
     ("tune eagle -m MODEL -o OUT", "holed", MISSING),
+    ("tune nextn -m MODEL -o OUT", "holed", MISSING),
     ("retrofit MODEL OUT --distil DATA", "demo", "expected a dense model, got 8 lanes"),
     ("retrofit MODEL OUT --lanes 2 --distil DATA", "holed llama", MISSING),
 ]
@@ -225,9 +226,10 @@ def test_heads_are_trained_and_draft(tmp_path: Path) -> None:
     plain = run("generate", "import os\n" * 8, "--speculation", "off", "-n", 20)
     assert said.returncode == 0, said.stderr
     assert said.stdout == plain.stdout
-    lanes = run("tune", "eagle", "-m", "demo", "-o", tmp_path / "eagle", "--text", text)
-    assert lanes.returncode == 1
-    assert "expected a model of one lane" in lanes.stderr
+    for kind in ("eagle", "nextn"):
+        lanes = run("tune", kind, "-m", "demo", "-o", tmp_path / kind, "--text", text)
+        assert lanes.returncode == 1
+        assert "expected a model of one lane" in lanes.stderr
     wrong = run("generate", "x", "--heads", tmp_path)
     assert wrong.returncode == 1
     assert "heads: expected a folder that 'monolane tune heads' wrote" in wrong.stderr

@@ -267,7 +267,59 @@ def test_what_does_not_fit_is_refused_by_name(model: Path, tmp_path: Path) -> No
     refused(ConfigError, "eagle_config: expected three numbers", eagle_config=none)
     refused(ConfigError, "a DFlash drafter of another kind", architectures=["DFlashForX"])
     refused(ConfigError, "a DSpark drafter of another", architectures=["X"], model_type="dspark")
-    refused(ConfigError, "layout of Speculators", architectures=["Eagle3Speculator"])
+    refused(ConfigError, "of Speculators of another kind", architectures=["HydraSpeculator"])
     refused(ConfigError, "EAGLE drafter of another kind", architectures=["EagleModel"])
     with pytest.raises(RequestError, match="draft: expected backend cpu"):
         Engine.load(model, "reference", draft=write_drafter(tmp_path))
+
+
+# ---- the layout of Speculators -------------------------------------------------------------------
+def write_theirs(folder: Path, layer: dict[str, Any] | None = None, **changed: Any) -> Path:
+    """The same drafter as Speculators writes it: the layer's config apart, other names."""
+    said: dict[str, Any] = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": R,
+        "norm_before_residual": True,
+        "eagle_aux_hidden_state_layer_ids": [1, 4, 6],
+        "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "x"}},
+        "transformer_layer_config": MODEL | {"num_hidden_layers": 1} | (layer or {}),
+    }
+    tensors = {name.replace("midlayer.", "layers.0."): x for name, x in drafter_tensors().items()}
+    tensors["embed_tokens.weight"] = np.zeros((V, D), np.float32)
+    return save_drafter(folder, said, tensors, (), changed)
+
+
+@pytest.mark.parametrize("architecture", ["Eagle3Speculator", "Eagle3DraftModel"])
+def test_a_folder_of_speculators_is_the_same_drafter(tmp_path: Path, architecture: str) -> None:
+    ours = Eagle.open(
+        write_drafter(
+            tmp_path / "ours",
+            norm_before_residual=True,
+            # SpecForge names the layers behind which the stream is read, Speculators those before.
+            eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 3, 5]},
+        )
+    )
+    theirs = Eagle.open(write_theirs(tmp_path / "theirs", architectures=[architecture]))
+    assert theirs.weights.keys() == ours.weights.keys()
+    for name, x in ours.weights.items():
+        np.testing.assert_array_equal(theirs.weights[name], x)
+    np.testing.assert_array_equal(theirs.tokens, ours.tokens)
+    facts = ("vocab_size", "layers", "heads", "rotary", "norm_eps", "norm_joins")
+    assert all(getattr(theirs, x) == getattr(ours, x) for x in facts)
+    assert theirs.layers == (1, 4, 6)
+
+
+def test_what_speculators_compute_besides_is_refused(model: Path, tmp_path: Path) -> None:
+    def refused(match: str, **changed: Any) -> None:
+        with pytest.raises(ConfigError, match=match):
+            Engine.load(model, "cpu", draft=write_theirs(tmp_path, **changed))
+
+    refused("norm_before_fc: expected false", norm_before_fc=True)
+    refused("norm_output: expected false", norm_output=True)
+    refused("transformer_layer_config: expected the config", transformer_layer_config=None)
+    refused("use_sliding_window: expected false", layer={"use_sliding_window": True})
+    refused("model_type: expected one of 'llama', got 'qwen3'", layer={"model_type": "qwen3"})
+    refused("num_hidden_layers: expected 1", layer={"num_hidden_layers": 2})
+    refused("expected three numbers of layers", eagle_aux_hidden_state_layer_ids=[1, 2])
+    refused("of Speculators of another kind", speculators_model_type="mlp")

@@ -59,6 +59,7 @@ EXAMPLES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("data", "report"): ("monolane data report corpus --output report.html",),
     ("data", "show"): ("monolane data show corpus --row 29 --length 64",),
     ("tune", "heads"): ("monolane tune heads --model ./folder --output heads",),
+    ("tune", "nextn"): ("monolane tune nextn --model smollm2 --output layer",),
     ("tune", "eagle"): ("monolane tune eagle --model ./folder --output drafter",),
     ("bench",): (
         "monolane bench --model smollm2 --dtype bfloat16 --dtype int8 --output results",

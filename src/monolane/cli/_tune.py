@@ -45,6 +45,22 @@ class EagleLearning(Learning):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NextNLearning:
+    """What is learnt from, and how."""
+
+    texts: Annotated[int, typer.Option(min=1, help="Texts to read.")] = 400
+    context: Annotated[int, typer.Option("--window", min=2, help="Tokens of a text.")] = 256
+    vocabulary: Annotated[int, typer.Option(min=1, help="Tokens of the head that are learnt.")] = (
+        4096
+    )
+    depth: Annotated[int, typer.Option(min=1, help="Tokens of a draft that are learnt.")] = 4
+    steps: Annotated[int, typer.Option(min=1, help="Length of the training.")] = 2000
+    places: Annotated[int, typer.Option(min=1, help="Texts of a step.")] = 2
+    learning_rate: Annotated[float, typer.Option(help="Peak.")] = 3e-4
+    seed: Annotated[int, typer.Option(min=0, help="Of texts and order.")] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """The run of a training."""
 
@@ -110,6 +126,31 @@ def tune_eagle(
     _conclude(out, trained.right_before, trained.right)
 
 
+@tune.command("nextn")
+@grouped()
+def tune_nextn(
+    *,
+    model: options.ModelNeeded,
+    out: options.Trained,
+    learning: NextNLearning,
+    training: Training,
+) -> None:
+    """Train a layer that predicts further ahead, for a Llama.
+
+    The folder has the layout of SGLang's NextN layers.
+
+    --draft OUTPUT then makes its answers faster. It learns from what 'monolane tune heads' learns
+    from. A killed run is in OUTPUT.run: continue with --resume.
+    """
+    _look(model, out)
+    from monolane.tune import NextNRecipe, train_nextn
+
+    recipe = _recipe(NextNRecipe, learning)
+    with _trained(learning, training) as told:
+        trained = train_nextn(model, out, recipe, **told)
+    _conclude(out, trained.right_before, trained.right)
+
+
 def _look(model: str, out: Path) -> None:
     """Refuse a place or a model before torch is loaded, which takes seconds."""
     from monolane.engine import ModelFiles
@@ -120,14 +161,16 @@ def _look(model: str, out: Path) -> None:
     ModelFiles.open(find_model(model)).weights()
 
 
-def _recipe(kind: Callable[..., T], learning: Learning) -> T:
+def _recipe(kind: Callable[..., T], learning: Learning | NextNLearning) -> T:
     given = asdict(learning)
     with options.making_recipe():
         return kind(peak_lr=given.pop("learning_rate"), **given)
 
 
 @contextmanager
-def _trained(learning: Learning, training: Training, reads: int = 1) -> Iterator[dict[str, Any]]:
+def _trained(
+    learning: Learning | NextNLearning, training: Training, reads: int = 1
+) -> Iterator[dict[str, Any]]:
     """Give how a training runs, and what it tells; each text is read so many times."""
     from monolane._progress import counted
 

@@ -16,6 +16,8 @@ from monolane.model import (
     is_dflash,
     is_eagle,
     is_heads,
+    is_nextn,
+    open_nextn,
 )
 from monolane.sources import expand_path, find_model
 from monolane.text import Tokenizer
@@ -44,8 +46,8 @@ class DraftModel:
         """Find what drafts for a model; ConfigError if its tokens or shapes are others.
 
         draft   "int4" or "int8", the model itself; "mtp", its layer that predicts further ahead; a
-                model as ``Engine.load`` takes it; or a folder of heads, of an EAGLE-3 or DFlash
-                drafter or of an assistant, which its config.json tells
+                model as ``Engine.load`` takes it; or a folder of heads, of such a layer (NextN), of
+                an EAGLE-3 or DFlash drafter or of an assistant, which its config.json tells
         """
         if draft in OWN:
             return DraftModel(weights, str(draft))
@@ -58,6 +60,8 @@ class DraftModel:
             assistant = Assistant.open(path)
             assistant.check(files.config, str(path))
             return DraftModel(assistant, "auto", assistant.mapped)
+        if is_nextn(path):
+            return DraftModel.of_ahead(open_nextn(path, weights), weights)
         if is_dflash(path):
             dflash = Dflash.open(path)
             dflash.check(files.config, str(path))
@@ -81,6 +85,11 @@ class DraftModel:
                 f"{files.path}, a {files.config.family} model in which none is known; many .gguf "
                 "files are made without them: take another one, the model's folder, or leave it out"
             )
+        return DraftModel.of_ahead(ahead, weights)
+
+    @staticmethod
+    def of_ahead(ahead: Weights, weights: Weights) -> "DraftModel":
+        """Return what drafts by a layer that predicts further ahead."""
         # As long as the model's, and stretched as that is.
         stretched = replace(ahead.config, rotary=weights.config.rotary)
         return DraftModel(replace(ahead, config=stretched), None)

@@ -43,6 +43,7 @@ from monolane.model._layer_config import LayerConfig, ModuleConfig
 from monolane.model._mapped_file import MappedFile
 from monolane.model._markov import MarkovHead
 from monolane.model._module import Module
+from monolane.model._nextn import is_nextn, nextn_config, open_nextn, paired, write_nextn
 from monolane.model._quant_config import Quantization
 from monolane.model._quant_convert import (
     MatrixError,
@@ -190,13 +191,17 @@ __all__ = [
     "is_eagle",
     "is_gguf",
     "is_heads",
+    "is_nextn",
     "lane_cut",
     "lane_shape",
     "layer_roles",
     "matrix_formats",
+    "nextn_config",
     "norm_read_by",
     "open_laneformer",
+    "open_nextn",
     "outer_roles",
+    "paired",
     "parse_config",
     "quantize_folder",
     "quantize_matrix",
@@ -207,6 +212,7 @@ __all__ = [
     "rounded",
     "tensor_specs",
     "write_checkpoint",
+    "write_nextn",
     "write_safetensors",
     "write_unpacked",
     "writing",

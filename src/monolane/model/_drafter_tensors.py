@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from monolane.errors import CheckpointError, ConfigError
 from monolane.model._checkpoint import Checkpoint
+from monolane.model._safetensors import SafetensorsFile
 
 _CONFIG = "config.json"
 _PLAIN = ("bfloat16", "float16", "float32")
@@ -19,9 +20,14 @@ Array = npt.NDArray[Any]
 class DrafterTensors:
     """What a folder holds, ``what`` it is in messages."""
 
-    def __init__(self, folder: Path, what: str) -> None:
+    def __init__(self, folder: Path, what: str, name: str = "") -> None:
+        """Map the folder's weights, or its file of a ``name`` if it has one; CheckpointError."""
         self._folder, self._what = folder, what
-        self._checkpoint = Checkpoint.open(folder)
+        if name and (folder / name).is_file():
+            file = SafetensorsFile(folder / name)
+            self._checkpoint = Checkpoint(folder, dict.fromkeys(file, file))
+        else:
+            self._checkpoint = Checkpoint.open(folder)
         self.mapped = self._checkpoint.files
         self._read: set[str] = set()
 

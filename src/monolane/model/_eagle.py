@@ -1,8 +1,9 @@
-"""An EAGLE-3 drafter, in a folder as SpecForge and its authors write it (arXiv:2503.01840).
+"""An EAGLE-3 drafter, in a folder as SpecForge and its authors, or Speculators, write it.
 
-One layer that attends, over what three places of a model's stream held of each token; see
-csrc/draft/eagle_drafter.h for what is computed. It has a vocabulary of its own, a part of the
-model's, and the model's embedding. Both files are checked before a number of them is used.
+The method is arXiv:2503.01840. One layer that attends, over what three places of a model's stream
+held of each token; see csrc/draft/eagle_drafter.h for what is computed. It has a vocabulary of its
+own, a part of the model's, and the model's embedding. Both files are checked before a number of
+them is used.
 
 Shape legend: D hidden, F inner, H query heads, K KV heads, h head width, R drafted vocabulary, V
 vocabulary of the model.
@@ -34,9 +35,13 @@ _ARCHITECTURE = "LlamaForCausalLMEagle3"
 _OTHERS = {
     "dflash": "a DFlash drafter of another kind",
     "dspark": "a DSpark drafter of another kind",
-    "speculator": "a drafter in the layout of Speculators",
+    "speculator": "a drafter of Speculators of another kind",
     "eagle": "an EAGLE drafter of another kind",
 }
+# Speculators: the layer's config is apart, and its name is another.
+_SPECULATORS = "eagle3"
+_LAYER, _THEIR_LAYER = "midlayer.", "layers.0."
+_UNKNOWN = ("norm_before_fc", "fc_norm", "norm_output")  # norms that are not computed
 NAMES = {
     "fc": "fc.weight",
     "q": "midlayer.self_attn.q_proj.weight",
@@ -155,13 +160,14 @@ class Eagle:
     @staticmethod
     def open(folder: Path) -> "Eagle":
         """Read a folder; ConfigError or CheckpointError says which file and what of it is wrong."""
-        raw = read_json_object(folder / _CONFIG)
-        fields = Fields(raw, str(folder / _CONFIG))
-        architectures = raw.get("architectures")
-        if architectures != [_ARCHITECTURE]:
+        fields = Fields(read_json_object(folder / _CONFIG), str(folder / _CONFIG))
+        theirs = fields.raw.get("speculators_model_type") == _SPECULATORS
+        layer = _layer_of_speculators(fields) if theirs else fields
+        raw = layer.raw
+        if not theirs and raw.get("architectures") != [_ARCHITECTURE]:
             raise fields.fault("architectures", f"[{_ARCHITECTURE!r}]")
         if raw.get("num_hidden_layers") != 1:
-            raise fields.fault("num_hidden_layers", "1")
+            raise layer.fault("num_hidden_layers", "1")
         # Its layer is a Llama's, but for what it reads.
         config = parse_config(
             {**raw, "model_type": "llama", "tie_word_embeddings": False}, str(folder / _CONFIG)
@@ -171,18 +177,19 @@ class Eagle:
         drafted = fields.size("draft_vocab_size")
         tensors = DrafterTensors(folder, "an EAGLE-3 drafter")
         shapes = _shapes(config.hidden_size, config.intermediate_size, *heads, drafted)
-        found = {name: tensors.grouped(NAMES[name], shape) for name, shape in shapes.items()}
+        names = {x: y.replace(_LAYER, _THEIR_LAYER) if theirs else y for x, y in NAMES.items()}
+        found = {name: tensors.grouped(names[name], shape) for name, shape in shapes.items()}
         tokens = _tokens(tensors, folder, drafted, config.vocab_size)
         tensors.refuse_others(_UNREAD)
         return Eagle(
             weights=found,
             tokens=tokens,
             vocab_size=config.vocab_size,
-            layers=_layers(fields),
+            layers=_their_layers(fields) if theirs else _layers(fields),
             heads=heads,
             rotary=config.rotary,
             norm_eps=config.norm_eps,
-            norm_joins=bool(raw.get("norm_before_residual", False)),
+            norm_joins=bool(fields.raw.get("norm_before_residual", False)),
         )
 
 
@@ -197,7 +204,7 @@ def is_eagle(folder: Path) -> bool:
     raw = read_json_object(path)
     said = [*_texts(raw.get("architectures")), *_texts(raw.get("speculators_model_type"))]
     said += _texts(raw.get("model_type"))
-    if _ARCHITECTURE in said:
+    if _ARCHITECTURE in said or raw.get("speculators_model_type") == _SPECULATORS:
         return True
     for word, what in _OTHERS.items():
         if any(word in text.lower() for text in said):
@@ -242,6 +249,28 @@ def _tokens(
         return np.arange(vocab, dtype=np.int32)
     ids = np.arange(drafted, dtype=np.int64) + tensors.integers("d2t", drafted).astype(np.int64)
     return tensors.ids("d2t", ids, vocab)
+
+
+def _layer_of_speculators(fields: Fields) -> Fields:
+    """Return the config of the layer; ConfigError if more is computed than is read here."""
+    for name in _UNKNOWN:
+        fields.fixed(name, False, "drafters of this kind have no such norm here")
+    layer = fields.nested("transformer_layer_config")
+    if layer is None:
+        raise fields.fault("transformer_layer_config", "the config of a layer")
+    layer.fixed("model_type", "llama", "drafters have a Llama's layer")
+    layer.fixed("use_sliding_window", False, "drafters attend to all that they have read")
+    return layer
+
+
+def _their_layers(fields: Fields) -> tuple[int, int, int] | None:
+    """Return the layers before which the stream is read, which the config names by number."""
+    ids = fields.raw.get("eagle_aux_hidden_state_layer_ids")
+    if not ids:
+        return None
+    if not isinstance(ids, list) or len(ids) != 3 or any(type(i) is not int for i in ids):
+        raise fields.fault("eagle_aux_hidden_state_layer_ids", "three numbers of layers")
+    return ids[0], ids[1], ids[2]
 
 
 def _layers(fields: Fields) -> tuple[int, int, int] | None:

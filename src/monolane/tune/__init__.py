@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from monolane.tune._fast_cpu_model import keep_freed_memory, swift
     from monolane.tune._heads import HeadsRecipe, TrainedHeads, train_heads
     from monolane.tune._lora import add_lora, merge_adapter
+    from monolane.tune._nextn import NextNRecipe, TrainedNextN, train_nextn
     from monolane.tune._precision import products_dtype
     from monolane.tune._sft import tune_folder
     from monolane.tune._teacher_topk import BestTokens
@@ -40,6 +41,7 @@ else:
         "_eagle": ("EagleRecipe", "TrainedEagle", "train_eagle"),
         "_heads": ("HeadsRecipe", "TrainedHeads", "train_heads"),
         "_lora": ("add_lora", "merge_adapter"),
+        "_nextn": ("NextNRecipe", "TrainedNextN", "train_nextn"),
         "_precision": ("products_dtype",),
         "_sft": ("tune_folder",),
         "_fast_cpu_model": ("keep_freed_memory", "swift"),
@@ -55,9 +57,11 @@ __all__ = [
     "HeadName",
     "HeadsRecipe",
     "LoraRecipe",
+    "NextNRecipe",
     "SftRecipe",
     "TrainedEagle",
     "TrainedHeads",
+    "TrainedNextN",
     "Windows",
     "add_lora",
     "annealed",
@@ -82,6 +86,7 @@ __all__ = [
     "swift",
     "train_eagle",
     "train_heads",
+    "train_nextn",
     "tune_folder",
     "write_requests",
 ]

@@ -126,9 +126,7 @@ def most_said(material: Material, vocab: int, count: int) -> npt.NDArray[np.int3
     return np.argsort(-said_V, kind="stable")[:count].astype(np.int32)
 
 
-def widened(weights: Weights, role: Role) -> npt.NDArray[np.float32]:
-    """Return a matrix outside the layers as floats, whatever it is stored in."""
-    coded = weights.quantized.get((role, None))
-    if coded is not None:
-        return coded.widened()
-    return weights.outer[role].astype(np.float32)
+def widened(weights: Weights, role: Role, layer: int | None = None) -> npt.NDArray[np.float32]:
+    """Return a matrix, one outside the layers if there is none, as floats."""
+    matrix = weights.matrix(role, layer)
+    return matrix.astype(np.float32) if isinstance(matrix, np.ndarray) else matrix.widened()

@@ -27,7 +27,7 @@ from monolane._toml import config
 from monolane.engine import Engine
 from monolane.errors import ConfigError
 from monolane.model import Eagle, Rotary, Weights, folder_aside
-from monolane.tune._draft_training import DraftTraining, most_said
+from monolane.tune._attending_drafter import AttendingTraining, attend
 from monolane.tune._drafter_run import drafter_run
 from monolane.tune._heads_material import Material
 from monolane.tune._recipe import DrafterRecipe
@@ -174,14 +174,6 @@ class _Layer(nn.Module):
         scale: Tensor = getattr(self, name)
         return functional.rms_norm(x, x.shape[-1:], scale, _EPS)
 
-    def turned(self, x_PNHh: Tensor, later: int) -> Tensor:
-        """Turn heads by their places, ``later`` tokens behind the beginnings of their drafts."""
-        at = torch.arange(x_PNHh.shape[1]) + later
-        angle = at[:, None].float() * self.angles  # [N, h/2]
-        cosine, sine = angle.cos()[:, None], angle.sin()[:, None]
-        first, second = x_PNHh.chunk(2, -1)
-        return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
-
     def forward(
         self, x_PND: Tensor, embedded_PND: Tensor, kept: list[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
@@ -189,41 +181,18 @@ class _Layer(nn.Module):
         both = torch.cat(
             [self.norm(embedded_PND, "token_norm"), self.norm(x_PND, "state_norm")], -1
         )
-        later = len(kept)
         size = (*x_PND.shape[:2], -1, self.width)
-        q_PNHh = self.turned((both @ self.q.T).view(size), later)
-        group = self.heads // self.kv_heads
-        k_PNHh, v_PNHh = (
-            x.repeat_interleave(group, 2)
-            for x in (
-                self.turned((both @ self.k.T).view(size), later),
-                (both @ self.v.T).view(size),
-            )
-        )
-        kept.append((k_PNHh, v_PNHh))
-        scores = [_causal(torch.einsum("pihd,pjhd->phij", q_PNHh, kept[0][0]))]
-        # Of its own draft's tokens each sees those of its own place alone.
-        scores += [torch.einsum("pihd,pihd->phi", q_PNHh, k)[..., None] for k, _ in kept[1:]]
-        chance = (torch.cat(scores, -1) / self.width**0.5).softmax(-1)
-        count = x_PND.shape[1]
-        said = torch.einsum("phij,pjhd->pihd", chance[..., :count], kept[0][1])
-        for i, (_, v) in enumerate(kept[1:]):
-            said = said + chance[..., count + i].transpose(1, 2)[..., None] * v
-        x_PND = x_PND + said.flatten(2) @ self.o.T
+        q, k, v = ((both @ matrix.T).view(size) for matrix in (self.q, self.k, self.v))
+        said = attend(q, k, v, self.angles, kept)
+        x_PND = x_PND + said @ self.o.T
         normed = self.norm(x_PND, "mlp_norm")
         inner = functional.silu(normed @ self.gate.T) * (normed @ self.up.T)
         x_PND = x_PND + inner @ self.down.T
         return x_PND, self.norm(x_PND, "final_norm") @ self.head.T
 
 
-def _causal(scores_PHij: Tensor) -> Tensor:
-    count = scores_PHij.shape[-1]
-    after = torch.ones(count, count, dtype=torch.bool).triu(1)
-    return scores_PHij.masked_fill(after, float("-inf"))
-
-
-class _Training(DraftTraining):
-    """One run's state; a place is the number of a text."""
+class _Training(AttendingTraining):
+    """One run's state."""
 
     block: _Layer
 
@@ -235,48 +204,16 @@ class _Training(DraftTraining):
         layers: tuple[int, int, int],
         streams: list[npt.NDArray[np.float16]],
     ) -> None:
-        tokens_R = most_said(material, weights.config.vocab_size, recipe.vocabulary)
-        super().__init__(weights, material, recipe, np.sort(tokens_R))
-        texts = len(material.ends)
-        learnt = texts - self.texts_held_out
-        long = [i for i in range(texts) if self._drafts(i) > 0]
-        self.places = np.array([i for i in long if i < learnt], np.int64)
-        self.held_out = np.array([i for i in long if i >= learnt], np.int64)
-        self.check_places(f"depth + 2 = {recipe.depth + 2}")
+        super().__init__(weights, material, recipe)
         self._layers, self._streams = layers, streams
-        torch.manual_seed(recipe.seed)
         hidden = weights.config.hidden_size
         head_RD = torch.randn(len(self.tokens_R), hidden) / hidden**0.5
         self.block = _Layer(weights, recipe.inner or 2 * hidden, head_RD)
 
-    def _drafts(self, text: int) -> int:
-        """Drafts that a text has: each reads a token, and has ``depth`` more behind it."""
-        return len(self._material.ends[text]) - 1 - self._recipe.depth
-
-    def loss(self, places_N: npt.NDArray[np.int64]) -> tuple[Tensor, list[float]]:
-        """Return the loss, and of each token of a draft how often it is right."""
-        # Texts differ in length: one by one, so that none is padded.
-        parts = [self._loss_of(int(text)) for text in places_N]
-        right = np.mean([right for _, right in parts], axis=0)
-        return torch.stack([loss for loss, _ in parts]).mean(), [float(x) for x in right]
-
-    def _loss_of(self, text: int) -> tuple[Tensor, list[float]]:
-        material, span, drafts = self._material, self._material.ends[text], self._drafts(text)
-        ids = material.ids[span.start : span.stop]
+    def states(self, text: int, drafts: int) -> Tensor:
+        """Return what the model's streams become."""
         streams = torch.from_numpy(self._streams[text][:drafts].astype(np.float32))[None]
-        x_PND = streams @ self.block.fc.T
-        # Of a prompt nothing is learnt: nobody drafts it.
-        learnt = torch.arange(drafts) + 1 >= material.starts[text].start - span.start
-        lost, right = [], []
-        kept: list[tuple[Tensor, Tensor]] = []
-        for i in range(1, self._recipe.depth + 1):
-            at = np.arange(i, i + drafts)
-            embedded = torch.from_numpy(self._embedding_VD[ids[at]])[None]
-            x_PND, logits_PNR = self.block(x_PND, embedded, kept)
-            lost_N, hit_N = self.score(logits_PNR[0], span.start + at)
-            lost.append(lost_N[learnt].mean())
-            right.append(float(hit_N[learnt].mean()))
-        return self.sum_up(lost), right
+        return streams @ self.block.fc.T
 
     def eagle(self) -> Eagle:
         """Return what was trained."""

@@ -78,6 +78,11 @@ def ahead_of(
     """
     if spelling is None or spelling.token_norm.format(n=config.num_layers) not in stored:
         return None
+    return layer_ahead(config)
+
+
+def layer_ahead(config: ModelConfig) -> ModelConfig:
+    """Return the config of a layer that predicts further ahead of a model."""
     # It attends, as the model's layers without a state, and is a mixture where the model has any.
     like = next(x for x in reversed(config.layers) if not x.delta)
     begin = ModuleConfig(Ahead(width=config.hidden_size), False, False, replaces=True)
