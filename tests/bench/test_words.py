@@ -30,7 +30,7 @@ from monolane._results import Record, check_record
 from monolane.cuda import GpuInfo, _epoch
 from monolane.cuda._compile import compile_kernel, compiler_version
 from monolane.cuda._kernel_header import specialisation
-from monolane.cuda._layout import lay_out
+from monolane.cuda._lay_out import lay_out
 from monolane.cuda._program import Exchange, shares_of
 from monolane.errors import MissingExtraError
 from monolane.model import Role, parse_config

@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.cuda._kernel_header import EVENTS, MASKED, PARKED_TOKEN, mask_words, specialisation
-from monolane.cuda._layout import Layout, lay_out
+from monolane.cuda._lay_out import lay_out
+from monolane.cuda._layout import Layout
 from monolane.cuda._pack import pack, pack_scales
 from monolane.cuda._params import (
     ADVANCE_DTYPE,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from rig import Ask, MakeRig, Outcome, Rig, State, random_weights, tiny_config
 
-from monolane.model import NEVER, NOW, Head, LayerConfig, ModelConfig, Reduce
+from monolane.model import NEVER, NOW, Head, LayerConfig, ModelConfig, QkNorm, Reduce
 
 CHOICES: tuple[dict[str, Any], ...] = (
     {},  # greedy
@@ -158,6 +158,27 @@ CASES = {
         ),
         workers=4,
         asks=(one(1),),
+    ),
+    # Modules read the streams as they are; what they add is normed, by squares of all its rows.
+    "norms behind modules": Case(
+        config=tiny_config(
+            hidden_size=32,
+            norm_before=False,
+            norm_after=True,
+            layers=(LayerConfig(NOW, NOW), LayerConfig(LATE, LATE)),
+        ),
+        workers=4,
+        asks=(one(1, budget=2), one(2, 3, slot=1, budget=1)),
+        before=(3, 5),
+        wish={"widths": (3,)},
+    ),
+    # The squares of all heads go to all blocks, those of blocks without a query or key among them.
+    "a norm of all heads": Case(
+        config=tiny_config(
+            num_lanes=1, num_kv_heads=1, qk_norm=QkNorm.ALL, layers=(LayerConfig(NOW, NOW),) * 2
+        ),
+        workers=4,
+        asks=(one(1, budget=2),),
     ),
     # Activations in memory, which the blocks of a lane prepare for each other.
     "wide pass": Case(

@@ -92,6 +92,7 @@ MORE: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "num_hidden_layers": 2,
     },
+    "Llama, biases": {"model_type": "llama", "attention_bias": True},
     "Phi-3": {"model_type": "phi3"},
     "Qwen3-VL": {"model_type": "qwen3_vl", "text_config": ODD},
     "Seed-OSS": {"model_type": "seed_oss"},
@@ -115,6 +116,13 @@ MORE: dict[str, dict[str, Any]] = {
         "rope_parameters": YARN | {"llama_4_scaling_beta": 0.5},
     },
     "VaultGemma": {"model_type": "vaultgemma", "sliding_window": 9},
+    "Gemma 2": {"model_type": "gemma2", "sliding_window": 9},
+    "Gemma 3": {"model_type": "gemma3_text", "sliding_window": 9, "sliding_window_pattern": 2},
+    "GLM-4": {"model_type": "glm4", "head_dim": 12},
+    "EXAONE 4": {"model_type": "exaone4", "sliding_window": 9, "sliding_window_pattern": "LLG"},
+    "OLMo 2": {"model_type": "olmo2"},
+    "OLMo 3": {"model_type": "olmo3", "sliding_window": 9},
+    "HyperCLOVA X": {"model_type": "hyperclovax", "residual_multiplier": 0.5},
     "GLM": {"model_type": "glm", "head_dim": 12},
     "SmolLM3": {"model_type": "smollm3", "no_rope_layers": [1, 0, 1], "rope_parameters": YARN},
 }
@@ -197,10 +205,11 @@ LANES = replace(
     [
         (config_of("Qwen3"), {"workers": 1, "widths": (8, 1)}),
         (config_of("Qwen3"), {"workers": 5, "widths": (20,), "warps": 1}),  # wide
+        (config_of("Gemma 3"), {"workers": 5, "widths": (20, 1)}),
         (LANES, {"workers": 6, "widths": (3,)}),
         (LANES, {"workers": 2, "widths": (8, 1), "warps": 4}),
     ],
-    ids=["one block", "wide", "lanes", "lanes of one block"],
+    ids=["one block", "wide", "wide, norms behind modules", "lanes", "lanes of one block"],
 )
 def test_norms_of_heads_on_other_blocks(
     make_rig: MakeRig, config: ModelConfig, wish: dict[str, Any]

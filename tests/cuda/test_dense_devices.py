@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from emulated_gpu import EmulatedGpu
 from rig import MakeRig, random_weights
-from test_dense import FAMILIES, LARGE, ODD, clear_prompt
+from test_dense import FAMILIES, LARGE, MORE, ODD, clear_prompt
 from test_executor import MakeGpu, greedy, run, tokens
 from test_load import quantised
 from test_monokernel import check_logits, random_ids, run_pieces, run_whole
@@ -30,6 +30,7 @@ CASES: dict[str, tuple[dict[str, Any], int, int]] = {  # what besides, lanes, de
     # Biases, those of repeated heads among them; a head that is the embedding's rows, in parts.
     "Qwen2.5, tied": (FAMILIES["Qwen2.5, tied"] | {"vocab_size": 56}, 4, 4),
     "Qwen3": (FAMILIES["Qwen3"] | {"vocab_size": 54}, 2, 2),
+    "Gemma 3": (MORE["Gemma 3"], 2, 2),
 }
 # Twice the heads, units and words that two blocks have in test_dense.py.
 TWICE = {"num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 80,

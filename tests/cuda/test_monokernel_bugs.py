@@ -31,7 +31,7 @@ class Bug:
     case: str
 
 
-TWO_BLOCKS = "batch of two"
+TWO_BLOCKS, BEHIND = "batch of two", "norms behind modules"
 BUGS = {
     # ---- words -----------------------------------------------------------------------------------
     "squares not published": Bug(
@@ -59,7 +59,7 @@ BUGS = {
         TWO_BLOCKS,
     ),
     "sums of a partial checked, maximum not": Bug(
-        "attend.cuh",
+        "merge.cuh",
         "sums[k].b.stamp == stamp && tail[k].a.stamp == stamp &&\n"
         "              tail[k].b.stamp == stamp) {",
         "sums[k].b.stamp == stamp) {",
@@ -137,6 +137,24 @@ BUGS = {
     ),
     "squares of rows that others still write": Bug(
         "stream.cuh", "u32 rows) {\n  compute_barrier();\n", "u32 rows) {\n", TWO_BLOCKS
+    ),
+    "squares of what others still add": Bug(
+        "stream.cuh",
+        "  compute_barrier();  // publishes what is gained to the warps that add its squares\n",
+        "",
+        BEHIND,
+    ),
+    "norms of what is gained read too soon": Bug(
+        "stream.cuh",
+        "  compute_barrier();  // publishes the norms of what is gained to all threads\n",
+        "",
+        BEHIND,
+    ),
+    "norms of all heads read too soon": Bug(
+        "qkv.cuh",
+        "  compute_barrier();  // publishes the norms of all heads to all threads\n",
+        "",
+        "a norm of all heads",
     ),
     "norms read too soon": Bug(
         "stream.cuh",

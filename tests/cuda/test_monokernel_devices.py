@@ -20,7 +20,7 @@ from schedules import CASES, LATE, Case, one
 from test_monokernel import WORKERS, golden_ids, run_pieces, run_whole
 
 from monolane.cuda._faults import describe_faults
-from monolane.cuda._layout import lay_out
+from monolane.cuda._lay_out import lay_out
 from monolane.cuda._program import POSTED, Exchange, Program
 from monolane.cuda._race_check import faults
 from monolane.model import NOW, LayerConfig, ModelConfig, QkNorm, in_lanes, read_config

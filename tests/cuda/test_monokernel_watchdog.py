@@ -18,7 +18,7 @@ from rig import Ask, MakeRig, Rig, random_weights, tiny_config
 from monolane.cuda import _layout
 from monolane.cuda._faults import WAITS, describe_fault
 from monolane.cuda._program import Exchange
-from monolane.model import NOW, Head, LayerConfig
+from monolane.model import NOW, Head, LayerConfig, QkNorm
 
 LAYERS = (LayerConfig(NOW, NOW),) * 2
 # Blocks of one lane starve together, in the wait that is not served; other lanes in their wait for
@@ -83,7 +83,7 @@ WORDS = {
         "if (e.has(i) && !MUTED(AWAIT_LANES)) post<AWAIT_LANES>(b, raw + e.at(i)",
         ("SQUARES", "STREAM"),
     ),
-    "JOINED": word("stream.cuh", "post<AWAIT_JOINED>(b, out + own.begin + r", "JOINED"),
+    "JOINED": word("joined.cuh", "post<AWAIT_JOINED>(b, out + own.begin + r", "JOINED"),
     "CANDIDATES": Word(
         "choose.cuh",
         "if (b.thread < offers) {",
@@ -126,8 +126,18 @@ WIDE_WORDS = {
         "if (!b.state->failed && !MUTED(AWAIT_LANE)) add_release(counter, 1);",
     ),
 }
-MERGED_WORDS = {"MERGED": word("attend.cuh", "publish(merged_words(b, layer, t)", "MERGED")}
-ALL_WORDS = WORDS | LANES_WORDS | WIDE_WORDS | DEVICE_WORDS | MERGED_WORDS
+MERGED_WORDS = {"MERGED": word("merge.cuh", "publish(merged_words(b, layer, t)", "MERGED")}
+AFTER_WORDS = {
+    "GAINED": word("stream.cuh", "publish(squares + t * even(BLOCKS) + b.member", "GAINED"),
+}
+HEAD_WORDS = {
+    "HEAD_SQUARES": word(
+        "qkv.cuh", "publish(head_square_words(b, layer, t, kind) + b.member", "HEAD_SQUARES"
+    ),
+}
+ALL_WORDS = (
+    WORDS | LANES_WORDS | WIDE_WORDS | DEVICE_WORDS | MERGED_WORDS | AFTER_WORDS | HEAD_WORDS
+)
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +167,10 @@ def rigs(make_rig: MakeRig, kernels: Path) -> dict[str, Rig]:
     found |= dict.fromkeys(LANES_WORDS, make_rig(random_weights(TWO_LANES), workers=4, **wish))
     two = make_rig(random_weights(TWO_LANES), workers=4, devices=2, **wish)
     found |= dict.fromkeys(DEVICE_WORDS, two)
+    heads = random_weights(replace_field(ONE_LANE, qk_norm=QkNorm.ALL))
+    found |= dict.fromkeys(HEAD_WORDS, make_rig(heads, workers=3, **wish))
+    after = random_weights(replace_field(ONE_LANE, norm_after=True))
+    found |= dict.fromkeys(AFTER_WORDS, make_rig(after, workers=3, **wish))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_layout, "_MERGED_APART", 0)
         found |= dict.fromkeys(MERGED_WORDS, make_rig(one, workers=3, **wish))

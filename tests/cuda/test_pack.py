@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from monolane.cuda._layout import PRODUCTS, Layout, lay_out
+from monolane.cuda._lay_out import lay_out
+from monolane.cuda._layout import PRODUCTS, Layout
 from monolane.cuda._pack import pack, pack_rows, patterns, phase_of, pieces, round_to_e4m3
 from monolane.cuda._tiling import Tiling, find_tiling
 from monolane.model import Checkpoint, Role, Weights, read_config

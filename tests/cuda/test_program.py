@@ -15,7 +15,8 @@ from schedules import CASES, GAPS, Case
 from monolane.cuda import _layout, _program, check_fit
 from monolane.cuda._device import GpuInfo
 from monolane.cuda._kernel_header import specialisation
-from monolane.cuda._layout import Layout, lay_out
+from monolane.cuda._lay_out import lay_out
+from monolane.cuda._layout import Layout
 from monolane.cuda._plan_device import lay_out_widths
 from monolane.cuda._program import Exchange, Op, Program, Touch, Verb, When, lower
 from monolane.cuda._race_check import faults, prove
@@ -140,9 +141,9 @@ def test_a_program_that_keeps_its_words_uses_no_place_again(name: str) -> None:
         } | {(0, 0, 0)}
         if program.events(what) == 1:
             events = {(0, 0, 0)}
-        elif what in (Exchange.QKV, Exchange.PARTIAL, Exchange.MERGED, Exchange.HIDDEN):
+        elif what in _program._LAYERED:
             events = {(2 * layer + 1, layer, 0) for layer in layers}
-        elif what is Exchange.LANES:
+        elif what in (Exchange.LANES, Exchange.GAINED):
             events -= {(0, 0, 0)}
         places = [
             program.slot(what, event=event, number=number, layer=layer, module=module)
@@ -200,12 +201,13 @@ def test_a_delay_that_is_not_the_plans() -> None:
 
 
 # ---- an exchange that is not there -------------------------------------------------------------
+NORMING = (Op.PUBLISH_QKV, Op.ATTEND)  # of a model of one lane, whose heads are normed at once
 MERGING = (Op.MERGE_OWN, Op.FETCH_MERGED)  # of narrow passes, in the place of MERGE
 TOUCHES = [
     (op, wide, touch)
     for wide in (False, True)
     for op in Op
-    for touch in _program.touches(op, wide, Head.MEAN)
+    for touch in _program.touches(op, wide, Head.MEAN, gained=True, heads=op in NORMING)
     if touch.verb is not Verb.BARRIER and not (wide and op in MERGING)
 ]
 
@@ -223,7 +225,10 @@ def test_a_removed_exchange_is_seen(
         head=Head.MEAN,
         layers=(LayerConfig(Reduce(0), Reduce(0)),) + (LayerConfig(Reduce(1), Reduce(1)),) * 2,
     )
-    case = replace(CASES["batch of two"], config=config)
+    normed: dict[str, Any] = {"norm_before": op is not Op.FETCH_STREAM, "norm_after": True}
+    if touch.what is Exchange.HEAD_SQUARES:
+        normed |= {"num_lanes": 1, "head": Head.VOCAB_PARALLEL, "qk_norm": QkNorm.ALL}
+    case = replace(CASES["batch of two"], config=replace(config, **normed))
     if op in MERGING:
         monkeypatch.setattr(_layout, "_MERGED_APART", 0)
     program = layout_of(case, wide).program
@@ -313,15 +318,11 @@ ALTUP = {
     ),
 }
 REFUSED: dict[str, dict[str, Any]] = {
-    "qk_norm": {"qk_norm": QkNorm.ALL, "num_lanes": 1},
-    "norm_before": {"norm_before": False, "norm_after": True},
-    "norm_after": {"norm_after": True},
     "norm_centred": {"norm_centred": True},
     "altup": ALTUP,
     "hyper": {"hyper": Hyper(3, 4, 1e-6), "num_lanes": 1},
     "value_norm": {"value_norm": True},
     "layer_scales": {"layer_scales": True},
-    "out_bias": {"out_bias": True, "num_lanes": 1},
     "attention_sinks": {"attention_sinks": True},
     "key_scale": {"key_scale": 0.5},
     "activation": {"activation": "relu_squared"},
@@ -365,12 +366,15 @@ def test_fields_that_the_kernels_lack_are_refused_by_name(
 
 COMPUTED: dict[str, dict[str, Any]] = {
     "qkv_bias": {"qkv_bias": True},
+    "out_bias": {"out_bias": True, "num_lanes": 1},
     "qk_norm": {"qk_norm": QkNorm.HEAD},
     "query_scale": {"query_scale": 0.5},
     "layers.rotary": {"layers": (LayerConfig(NOW, NOW, rotary="none"),)},
     "rotary.amplitude": {"rotary": Rotary(scaling=YarnScaling(2.0, 32, 1.1))},
     "rotary.part": {"rotary": Rotary(part=0.5)},
     "local_rotary": {"local_rotary": Rotary()},
+    "norm_before": {"norm_before": False, "norm_after": True},
+    "norm_after": {"norm_after": True},
     "norm_offset": {"norm_offset": 1.0},
     "embedding_scale": {"embedding_scale": 2.0},
     "residual_scale": {"residual_scale": 0.5},
@@ -407,15 +411,12 @@ def test_every_field_is_computed_or_refused() -> None:
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        ("olmo2", "norm_before"),
-        ("gemma3_text", "norm_after"),
-        ("gemma3n_text", "norm_after"),
-        ("gemma4_text", "norm_after"),
-        ("gemma4_unified_text", "norm_after"),
-        ("olmoe", "qk_norm"),
+        ("gemma3n_text", "value_norm"),
+        ("gemma4_text", "value_norm"),
+        ("gemma4_unified_text", "value_norm"),
+        ("olmoe", "experts"),
         ("arcee", "activation"),
-        ("gpt_oss", "out_bias"),
-        ("llama", "out_bias"),
+        ("gpt_oss", "attention_sinks"),
         ("mixtral", "experts"),
         ("qwen2_moe", "experts"),
         ("qwen3_moe", "experts"),
@@ -429,7 +430,6 @@ def test_every_field_is_computed_or_refused() -> None:
         ("deepseek_v32", "index"),
         ("glm_moe_dsa", "index"),
         ("deepseek_v4", "experts"),
-        ("gemma2", "norm_after"),
         ("lfm2", "layers.modules"),
         ("granitemoehybrid", "experts"),
         ("nemotron_h", "activation"),
@@ -437,11 +437,8 @@ def test_every_field_is_computed_or_refused() -> None:
         ("bamba", "layers.modules"),
         ("granitemoe", "experts"),
         ("granitemoeshared", "experts"),
-        ("exaone4", "norm_before"),
-        ("olmo3", "norm_before"),
-        ("glm4", "norm_after"),
         ("glm4_moe", "experts"),
-        ("minimax_m2", "qk_norm"),
+        ("minimax_m2", "experts"),
         ("cohere", "norm_centred"),
         ("cohere2", "norm_centred"),
         ("ernie4_5_moe", "experts"),
@@ -453,15 +450,13 @@ def test_every_field_is_computed_or_refused() -> None:
         ("dots1", "experts"),
         ("solar_open", "experts"),
         ("mellum", "experts"),
-        ("hyperclovax", "norm_after"),
-        ("flex_olmo", "norm_before"),
+        ("flex_olmo", "experts"),
     ],
 )
 def test_families_with_such_fields_are_refused(kind: str, name: str) -> None:
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "vocab_size": 96}
     heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8}
     heads["num_experts_per_tok"] = 2  # which DeepSeek-V2 has no default for
-    heads |= {"attention_bias": True} if name == "out_bias" else {}
     said = {"model_type": kind, "max_position_embeddings": 64} | sizes | heads
     own = {
         "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from rig import Ask, MakeRig, random_weights, tiny_config
 
-from monolane.cuda._replay import Replay, exp2
+from monolane.cuda._replay import Replay
+from monolane.cuda._warp_arithmetic import exp2
 from monolane.model import NEVER, NOW, Head, LayerConfig, QkNorm, Reduce, Rotary, Temperature
 
 LATE = Reduce(1)
@@ -52,6 +53,23 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
          "score_cap": 1.5, "activation": "gelu_tanh", "norm_offset": 1.0,
          "attention_temperature": Temperature(0.5, 4)},
         {"workers": 4},
+    ),
+    "norms behind modules": (
+        {"norm_before": False, "norm_after": True, "layers": (LayerConfig(NOW, NOW),) * 2},
+        {"workers": 4},
+    ),
+    "norms on both sides": (
+        {"norm_after": True, "residual_scale": 0.5, "norm_offset": 1.0,
+         "layers": (LayerConfig(NEVER, NEVER), LayerConfig(LATE, LATE), LayerConfig(NOW, LATE))},
+        {"workers": 6},
+    ),
+    "norms behind modules of a wide pass": (
+        {"norm_before": False, "norm_after": True}, {"workers": 6, "widths": (8,), "wide": True}
+    ),
+    "a norm of all heads, and a bias behind attention": (
+        {"qk_norm": QkNorm.ALL, "out_bias": True, "num_lanes": 1,
+         "layers": (LayerConfig(NOW, NOW),) * 2},
+        {"workers": 3},
     ),
     "tiles by turns": (
         {"num_lanes": 1, "num_kv_heads": 1, "hidden_size": 48, "num_heads": 3, "head_dim": 20,

@@ -12,8 +12,10 @@ from rig import MakeRig, random_weights, tiny_config
 from schedules import CASES, LATE, Case, one
 
 from monolane.cuda._kernel_header import specialisation
-from monolane.cuda._layout import HELD_STOPS, Layout, lay_out
+from monolane.cuda._lay_out import lay_out
+from monolane.cuda._layout import Layout
 from monolane.cuda._program import Exchange
+from monolane.cuda._shared_memory import HELD_STOPS
 from monolane.cuda._switches import ALL, NONE, PREDICTIONS, Switch
 from monolane.cuda._tables import make_tables
 from monolane.errors import ConfigError

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from monolane.cuda._layout import lay_out
+from monolane.cuda._lay_out import lay_out
 from monolane.cuda._tables import make_tables, rotary_table, share_tables
 from monolane.model import (
     Checkpoint,

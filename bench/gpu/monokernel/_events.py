@@ -60,7 +60,8 @@ class Kind:
 
     def owners_in(self, turn: int) -> Owners:
         """Return the owners of one event's words: [L or 1, T or 1, C]."""
-        return self.owners[turn % len(self.owners)]
+        found: Owners = self.owners[turn % len(self.owners)]
+        return found
 
     def arrange(self, words: npt.NDArray[np.uint64], events: int) -> npt.NDArray[np.uint64]:
         """Return a buffer's words as [P, E, L, T, C]."""
@@ -141,7 +142,10 @@ def kinds_of(layout: Layout) -> dict[Exchange, Kind]:
     listed = [
         Kind(x.STREAM, "stream_words", (lanes, t, c.hidden_size), stream),
         Kind(x.SQUARES, "square_words", (lanes, t, blocks + blocks % 2), squares[None]),
+        Kind(x.GAINED, "gained_words", (lanes, t, blocks + blocks % 2), squares[None]),
         Kind(x.QKV, "qkv_words", (lanes, t, qkv.shape[-1]), qkv),
+        Kind(x.HEAD_SQUARES, "head_square_words", (lanes, t, 2 * (blocks + blocks % 2)),
+             np.tile(squares, 2)[None]),
         Kind(x.PARTIAL, "partial_words", partial_shape, partial.reshape(1, lanes, 1, -1)),
         Kind(x.HIDDEN, "hidden_words", (lanes, t, hidden.shape[-1]), hidden),
         Kind(x.LANES, "raw_words", (lanes, t, c.hidden_size), stream),

@@ -20,7 +20,8 @@ from bench.gpu._device import open_device
 from bench.gpu._stage import Stage, expect
 from bench.gpu.monokernel._random_weights import random_weights
 from monolane.cuda import CudaExecutor, Device, GpuInfo, _executor, _plan_device
-from monolane.cuda._layout import Layout, lay_out
+from monolane.cuda._lay_out import lay_out
+from monolane.cuda._layout import Layout
 from monolane.cuda._switches import NONE, Switch
 from monolane.executor_api import Advance, TokenEvent
 from monolane.model import ModelConfig, Weights

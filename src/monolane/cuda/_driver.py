@@ -176,13 +176,13 @@ class CudaDevice:
     def copy_in(self, to: int, source: Pinned, nbytes: int, offset: int = 0) -> None:
         """Copy from pinned memory, from byte ``offset`` on, in the stream's order."""
         assert offset + nbytes <= source.array.nbytes
-        host = self._pinned[source.address] + offset
+        host = source.array.ctypes.data + offset
         self._call("cuMemcpyHtoDAsync", to, host, nbytes, self._stream)
 
     def copy_out(self, to: Pinned, source: int, nbytes: int) -> None:
         """Copy to pinned memory, in the stream's order."""
         assert nbytes <= to.array.nbytes
-        self._call("cuMemcpyDtoHAsync", self._pinned[to.address], source, nbytes, self._stream)
+        self._call("cuMemcpyDtoHAsync", to.array.ctypes.data, source, nbytes, self._stream)
 
     def clear(self, address: int, nbytes: int) -> None:
         """Fill with zeros, in the stream's order."""

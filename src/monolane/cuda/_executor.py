@@ -1,5 +1,6 @@
 """The monokernel as an executor: a model on one GPU or on several, one epoch at a time."""
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from monolane.cuda._compile import KERNELS
 from monolane.cuda._device import Device, GpuInfo
 from monolane.cuda._epoch import Epoch, Limits
 from monolane.cuda._formats import find_dtype
+from monolane.cuda._kernel_header import specialisation
 from monolane.cuda._layout import Layout
 from monolane.cuda._loaded_model import Resident
 from monolane.cuda._peers import close_all, open_devices
@@ -17,7 +20,7 @@ from monolane.cuda._plan_device import WIDTHS, lay_out_widths
 from monolane.cuda._slot_progress import Running
 from monolane.cuda._trace import Trace
 from monolane.errors import BackendError, RequestError
-from monolane.executor_api import Advance, Executor, Guide, Loading, TokenEvent
+from monolane.executor_api import Advance, Executor, Guide, Kept, Loading, TokenEvent
 from monolane.model import Weights, cut_weights, find_lanes
 
 
@@ -33,6 +36,7 @@ class CudaExecutor(Executor):
     """
 
     name = "cuda"
+    keeps_prefixes = True
     WIDTHS = WIDTHS  # rows of a pass at most, of each kernel
     WATCHDOG_SECONDS = 5.0  # patience of a wait inside the kernel: a pass takes milliseconds
     HANG_SECONDS = 120.0  # patience of the host, for what the kernel's own does not end
@@ -67,6 +71,8 @@ class CudaExecutor(Executor):
         self.context, self.slots = context, slots
         self.plan: Any = self.layout.plan
         self.workers = self.layout.plan.groups.workers
+        self.tail_positions = self._resident.kept.tail_positions
+        self._layouts = layouts
         self._epoch: Epoch | None = None
 
     @property
@@ -92,6 +98,42 @@ class CudaExecutor(Executor):
         """
         self._check_idle()
         self._resident.slots.truncate(slot, length)
+
+    def copy(self, source: int, target: int) -> None:
+        """Make a slot hold what another holds."""
+        self._check_idle()
+        slots = self._resident.slots
+        slots.length(source), slots.length(target)  # which check them
+        self._resident.kept.copy(source, target)
+        slots.copy(source, target)
+
+    def save(self, slot: int, begin: int, end: int) -> Kept:
+        """Return what a slot holds of positions ``begin`` to ``end - 1``."""
+        self._check_idle()
+        slots = self._resident.slots
+        slots.check_span(slot, begin, end)
+        return self._resident.kept.save(slot, begin, end, slots.has_tail(slot, end))
+
+    def restore(self, slot: int, kept: Kept, count: int) -> None:
+        """Put the first ``count`` positions of what was saved behind those of a slot."""
+        self._check_idle()
+        slots = self._resident.slots
+        begin = slots.length(slot)
+        if not 0 <= count <= min(kept.positions, self.context - begin):
+            raise RequestError(
+                f"restore: expected at most {min(kept.positions, self.context - begin)} positions, "
+                f"got {count}"
+            )
+        slots.restore(slot, count, self._resident.kept.restore(slot, begin, kept, count))
+
+    def identity(self) -> str:
+        """Return a hash of the kernels: their sources, and what they were compiled for."""
+        found = hashlib.sha256()
+        for path in sorted(KERNELS.iterdir()):
+            found.update(path.read_bytes())
+        for layout in self._layouts:
+            found.update(specialisation(layout).encode())
+        return found.hexdigest()
 
     def logits(self, slot: int, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Feed tokens; return their logits, float32 [T, V]."""

@@ -18,6 +18,8 @@ WAITS = {
     Exchange.WEIGHTS: "its own weights, to be streamed",
     Exchange.STREAM: "the residual stream of its lane",
     Exchange.SQUARES: "the sums of squares of its lane",
+    Exchange.GAINED: "the sums of squares of what its lane's stream gains",
+    Exchange.HEAD_SQUARES: "the sums of squares of its lane's queries and keys",
     Exchange.QKV: "queries, keys and values of its lane",
     Exchange.PARTIAL: "partial attention of its lane",
     Exchange.MERGED: "attention of its lane, merged",

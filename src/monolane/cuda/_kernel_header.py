@@ -10,10 +10,11 @@ from dataclasses import fields
 import numpy as np
 
 from monolane._structs import CUDA, declare_enum, members_of
-from monolane.cuda._layout import HELD_STOPS, PRODUCTS, SHARE_TABLES, SHARED_ROLES, Layout
+from monolane.cuda._layout import PRODUCTS, SHARE_TABLES, SHARED_ROLES, Layout
 from monolane.cuda._params import STRUCTS
 from monolane.cuda._program import Exchange, Op, Program, Touch, Verb, When
 from monolane.cuda._proofs import prove_once
+from monolane.cuda._shared_memory import HELD_STOPS
 from monolane.cuda._switches import Switch
 from monolane.cuda._tables import gain_lanes
 from monolane.cuda._tiling import Tiling
@@ -124,8 +125,13 @@ def _constants(layout: Layout) -> list[str]:
         "ROTARY_INTERLEAVED": (int(c.rotary.style == "interleaved"), ""),
         "NORM_LANES": (lanes if c.norm_scale_per_lane else 1, "scales of a norm"),
         "FINAL_NORM_LANES": (lanes if c.final_norm_per_lane else 1, ""),
+        "NORM_AFTER": (int(c.norm_after), "1: what a module adds to the streams is normed"),
         "QKV_BIAS": (int(c.qkv_bias), ""),
-        "QK_NORM": (int(c.qk_norm is QkNorm.HEAD), "1: of each head of queries and keys"),
+        "OUT_BIAS": (int(c.out_bias), "of a model of one lane"),
+        "QK_NORM": (
+            (None, QkNorm.HEAD, QkNorm.ALL).index(c.qk_norm),
+            "of queries and keys; 1: of each head, 2: of all at once",
+        ),
         "ALL_TURN": (int(set(_turns(c)) == {1}), "0: layers have other rotaries, or none"),
         "ROTARIES": (1 if c.local_rotary is None else 2, ""),
         "TURNED": (c.rotary_dim("main"), "numbers of a head that turn"),

@@ -6,27 +6,25 @@ whose is for the plan to say. Several devices have a run of lanes each, in their
 cache of those alone, and of all else what one device would have.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from monolane.cuda._params import ADVANCE_DTYPE
 from monolane.cuda._program import (
     Exchange,
     Program,
     Rule,
     Slots,
     lower,
-    rules_of,
     share_layers,
 )
+from monolane.cuda._shared_memory import Shared, stride
 from monolane.cuda._switches import NONE, Switch
-from monolane.cuda._tiling import TILE, Tiling, find_tiling, in_smaller_slots
-from monolane.errors import BackendError, ConfigError
-from monolane.model import FORMATS, ModelConfig, Role, formats_of
-from monolane.plan import MAX_WIDTH, Buffer, PhaseKind, Plan, Scope, Share, split
+from monolane.cuda._tiling import TILE, Tiling
+from monolane.model import FORMATS, QkNorm, Role, formats_of
+from monolane.plan import PhaseKind, Plan, Scope, Share, split
 
 PRODUCTS = (PhaseKind.QKV, PhaseKind.OUT, PhaseKind.GATE_UP, PhaseKind.DOWN, PhaseKind.HEAD)
 TILE_BYTES = {name: TILE * TILE * FORMATS[name].bits // 8 for name in formats_of("cuda")}
@@ -34,22 +32,11 @@ TILE_BYTES = {name: TILE * TILE * FORMATS[name].bits // 8 for name in formats_of
 ROW_SCALED = tuple(name for name in TILE_BYTES if FORMATS[name].group < 0)
 # Roles whose rows are shared out; the kernel's tables of shares come in this order.
 SHARED_ROLES = (Role.Q, Role.K, Role.V, Role.O, Role.GATE, Role.DOWN, Role.HEAD)
-# Fields of a model's config that the kernels compute beyond what every executor does.
-_COMPUTED = (
-    "qkv_bias", "qk_norm=head", "qk_unscaled", "norm_turned", "query_scale", "score_cap",
-    "layers.rotary", "local_rotary", "rotary.amplitude", "rotary.part", "attention_temperature",
-    "activation=gelu_tanh", "norm_offset", "embedding_scale", "residual_scale", "logit_scale",
-    "logit_cap",
-)  # fmt: skip
 SHARE_TABLES = len(SHARED_ROLES) + 3  # and those of ATTEND, GATHER and MERGE
 GAIN_DTYPES = ("bfloat16", "float16")  # of norms that TABLES keeps as they are stored
-HELD_STOPS = 32  # stop tokens that a block keeps in shared memory, with TOKEN_END
-_SMALL_SLOT_BYTES = 12 << 10
 _MERGED_APART = 1 << 14  # numbers that a block would read to merge the splits of a token
-_NARROW = 16  # rows of a pass whose activations live in shared memory, if they fit
 # What one SM needs on its way is some 30 KB: 36 GB/s, times a loaded trip of at most 1 us.
 _IN_FLIGHT_BYTES = 72 << 10
-_BANKS = 128  # bytes: shared memory serves 32 words at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +48,6 @@ class LayerLayout:
     kv_offset: int  # bytes from the beginning of a sequence's cache
     attention: Rule  # how the module's outputs join the streams
     mlp: Rule
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """Byte offsets within a block's shared memory."""
-
-    ring: int
-    barriers: int
-    activations: int  # 16-bit [T][stride]; in memory in a wide pass
-    stage: int  # wide passes: the activations of two ring slots
-    partial: int  # float: the parts of a phase's sums, or attention's partial results
-    stream: int  # float [T][own rows]: the block's rows of the stream; in memory in a wide pass
-    query: int  # 16-bit [T][query heads of a KV head][query stride]
-    scales: int  # float: of the rows of a phase's product, where rows have scales
-    gains: int  # 16-bit [D]: of the next norm, with TABLES
-    rotary: int  # float [T][h]: of the pass's positions, with TABLES
-    shares: int  # [tables of a layer, or of all]: the block's own, with TABLES
-    rounds: int  # u8 [4 x ways of sharing out + 1]: the block's own, where blocks differ
-    requests: int  # Advance [T], then the first stop tokens, with TOKEN_END
-    squares: int  # float [2][B], then the first rows of a lane's blocks [B + 1], with NORM
-    state: int
-    total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +114,14 @@ class Layout:
         return 4 * tiling.parts * rows * self.width
 
     @property
+    def gains_apart(self) -> bool:
+        """Whether norms that are read before products are kept in 16 bits, too."""
+        return Switch.TABLES in self.switches and self.plan.config.norm_before
+
+    @property
     def early_tables(self) -> bool:
         """Whether gains, rotary and shares lie in shared memory: a wide pass has no room there."""
-        return Switch.TABLES in self.switches and not self.wide
+        return self.gains_apart and not self.wide
 
     @property
     def paired_hidden(self) -> bool:
@@ -172,6 +142,11 @@ class Layout:
     def share_layers(self) -> int:
         """Ways in which layers share rows out, by turns."""
         return share_layers(self.plan)
+
+    @property
+    def shares(self) -> int:
+        """Shares of a block, of all tables and ways."""
+        return SHARE_TABLES * self.share_layers
 
     @property
     def slots_in_flight(self) -> int:
@@ -257,7 +232,7 @@ class Layout:
     @property
     def query_stride(self) -> int:
         """Bytes between the queries of two rows in shared memory."""
-        return _stride(self.kv_row_bytes)
+        return stride(self.kv_row_bytes)
 
     @property
     def kv_bytes(self) -> int:
@@ -272,13 +247,13 @@ class Layout:
     @property
     def own_rows(self) -> int:
         """Rows of the residual stream that a block owns, at most."""
-        return _row_range(self.plan, PhaseKind.OUT)[1]
+        return row_range(self.plan, PhaseKind.OUT)[1]
 
     @property
     def activation_stride(self) -> int:
         """Bytes between the activations of two tokens."""
         columns = max(tiling.padded_columns for tiling in self.tilings.values())
-        return _stride(2 * columns)
+        return stride(2 * columns)
 
     @property
     def raw_slots(self) -> tuple[int, int]:
@@ -316,12 +291,18 @@ class Layout:
         lanes, d, workers = c.num_lanes, c.hidden_size, plan.groups.workers
         heads = c.num_heads + 2 * c.num_kv_heads
         x, program = Exchange, self.program
-        slots, copies = program.slots, program.copies
+        slots, copies, own = program.slots, program.copies, workers * t * _even(self.own_rows) // 2
         qkv, partial = t * heads * c.head_dim, plan.splits * t * c.num_heads * _even(c.head_dim + 2)
         return {
             "stream_words": copies(x.STREAM) * lanes * t * d,
             "square_words": copies(x.SQUARES) * lanes * t * _even(self.blocks),
+            "gained_words": copies(x.GAINED) * lanes * t * _even(self.blocks)
+            if c.norm_after
+            else 2,
             "qkv_words": copies(x.QKV) * qkv,
+            "head_square_words": copies(x.HEAD_SQUARES) * lanes * t * 2 * _even(self.blocks)
+            if c.qk_norm is QkNorm.ALL
+            else 2,
             "partial_words": copies(x.PARTIAL) * partial,
             "merged_words": copies(x.MERGED) * t * c.num_heads * c.head_dim // 2
             if self.merge
@@ -341,128 +322,9 @@ class Layout:
             if self.wide
             else 2,
             "totals": workers * t * _even(self.total_rows) // 2 or 2,
-            "own_streams": workers * t * _even(self.own_rows) // 2 if self.wide else 2,
+            "own_streams": own if self.wide else 2,
+            "own_gains": own if self.wide and c.norm_after else 2,
         }
-
-
-def lay_out(
-    plan: Plan,
-    *,
-    warps: int = 8,
-    slot_bytes: int = 24 << 10,
-    shared_limit: int = 227 << 10,
-    wide: bool | None = None,
-    devices: int = 1,
-    kept_passes: int = 0,
-    switches: Switch = NONE,
-    few_slots: int = 4,
-    widens: bool = True,
-) -> Layout:
-    """Return the layout of a plan; ConfigError if the model does not fit the kernel.
-
-    wide     whether activations live in memory; None: from 17 tokens a pass on
-    widens   where wide is None: also if they do not fit into shared memory
-    devices  that the lanes are dealt out to: a divisor of their number
-    kept_passes
-             for diagnosis: every word of so many passes in a row stays where it was published, in a
-             place of its own; 0: places are used again, as soon as nobody needs what is there
-    switches see ``Switch``; with SLOTS ``slot_bytes`` is what the products are cut for, and slots
-             have 12 KB where tiles fit into them
-    few_slots
-             of a ring: before it has fewer, sums of products are folded round by round; 0: never
-    """
-    _check(plan, warps)
-    if Switch.TABLES in switches and plan.config.dtype not in GAIN_DTYPES:
-        raise ConfigError(
-            f"cuda: Switch.TABLES: expected norms stored in {' or '.join(GAIN_DTYPES)}, got "
-            f"{plan.config.dtype}; leave it off"
-        )
-    if plan.config.num_lanes % devices:
-        raise ConfigError(
-            f"cuda: expected a number of devices that divides the {plan.config.num_lanes} lanes of "
-            f"the model, got {devices}"
-        )
-    if Switch.PAIRS in switches and kept_passes:
-        raise ConfigError("cuda: Switch.PAIRS: words for diagnosis hold one number; leave it off")
-    tile_bytes = TILE_BYTES[plan.dtype]
-    tilings = {}
-    for kind in PRODUCTS:
-        matrices = plan.find(kind, 0 if kind is not PhaseKind.HEAD else -1).matrices
-        least, most = _row_range(plan, kind)
-        capacity = slot_bytes // tile_bytes
-        tilings[kind] = find_tiling(most, matrices[0].columns, warps, capacity, least)
-    if Switch.SLOTS in switches and slot_bytes > _SMALL_SLOT_BYTES:
-        tilings = {
-            kind: in_smaller_slots(tiling, _SMALL_SLOT_BYTES // tile_bytes)
-            for kind, tiling in tilings.items()
-        }
-        slot_bytes = max(_SMALL_SLOT_BYTES, *(x.slot_bytes(tile_bytes) for x in tilings.values()))
-    draft = Layout(
-        plan, warps, slot_bytes, shared_limit, tile_bytes, tilings, _layers(plan, devices), 0,
-        Shared(ring=0, barriers=0, activations=0, stage=0, partial=0, stream=0, query=0, scales=0,
-               gains=0, rotary=0, shares=0, rounds=0, requests=0, squares=0, state=0, total=0),
-        plan.max_width > _NARROW if wide is None else wide, devices, kept_passes, switches,
-    )  # fmt: skip
-    found = _with_ring(draft, few_slots)
-    if found.ring_slots < 2 and widens and wide is None and 1 < plan.max_width <= _NARROW:
-        found = _with_ring(replace(draft, wide=True), few_slots)
-    if found.ring_slots < 2:
-        raise ConfigError(
-            f"cuda: expected room for at least 2 ring slots of {slot_bytes} bytes beside "
-            f"{_shared(found, 0).total} bytes in the {shared_limit} of a block; use a smaller "
-            f"width than {plan.max_width}"
-        )
-    return found
-
-
-def _with_ring(draft: Layout, few_slots: int) -> Layout:
-    """Return a layout with the ring for which there is room; the largest sums give way first."""
-    largest = sorted(PRODUCTS, key=draft.sum_bytes, reverse=True)
-    for count in range(len(PRODUCTS) + 1 if few_slots else 1):
-        folded = tuple(kind for kind in largest[:count] if draft.tilings[kind].rounds > 1)
-        draft = replace(draft, folded=folded)
-        slots = (draft.shared_limit - _shared(draft, 0).total) // (draft.slot_bytes + 16)
-        if slots >= few_slots:
-            break
-    slots = max(slots, 0)
-    return replace(draft, ring_slots=slots, shared=_shared(draft, slots))
-
-
-def check_computed(config: ModelConfig) -> None:
-    """Refuse by its name a field that the kernels do not compute: BackendError."""
-    config.check_features("cuda", *_COMPUTED)
-    local = config.local_rotary
-    if local is not None and local.part != config.rotary.part:
-        raise BackendError(
-            f"rotary.part: the cuda backend expects as much of a head to turn in all layers, got "
-            f"{config.rotary.part} and {local.part}; choose another backend"
-        )
-
-
-def _check(plan: Plan, warps: int) -> None:
-    c, groups = plan.config, plan.groups
-    check_computed(c)
-    if groups.lanes_each != 1:
-        raise ConfigError(
-            f"cuda: expected a multiple of the {c.num_lanes} lanes as workers, got {groups.workers}"
-        )
-    if plan.dtype not in TILE_BYTES:
-        raise ConfigError(f"cuda: expected dtype {', '.join(TILE_BYTES)}, got {plan.dtype}")
-    if plan.device.chunk % 16:
-        raise ConfigError(
-            f"cuda: expected chunks of a multiple of 16 keys, got {plan.device.chunk}"
-        )
-    if plan.device.tile_rows != TILE:
-        raise ConfigError(f"cuda: expected tiles of {TILE} rows, got {plan.device.tile_rows}")
-    stream = [plan.find(kind, 0).matrices[0].share for kind in (PhaseKind.OUT, PhaseKind.DOWN)]
-    if stream[0] != stream[1]:
-        raise ConfigError("cuda: expected OUT and DOWN to share the residual stream out alike")
-    # A block that owns no row would publish nothing, and so could fall behind unseen.
-    bounds = stream[0].bounds
-    if any(begin == end for begin, end in pairwise(bounds)):
-        raise ConfigError(
-            f"cuda: expected at most {c.hidden_size} blocks a lane, got {groups.workers_each}"
-        )
 
 
 def _is_even(share: Share) -> bool:
@@ -476,92 +338,11 @@ def row_counts(plan: Plan, kind: PhaseKind, layer: int) -> npt.NDArray[np.int64]
     return np.resize(each, plan.groups.workers)
 
 
-def _row_range(plan: Plan, kind: PhaseKind) -> tuple[int, int]:
+def row_range(plan: Plan, kind: PhaseKind) -> tuple[int, int]:
     """Return the rows of the block that has fewest in a kind of phase, and those of the busiest."""
     layers = (-1,) if kind is PhaseKind.HEAD else range(share_layers(plan))
     counts = np.concatenate([row_counts(plan, kind, layer) for layer in layers])
     return int(counts.min()), int(counts.max())
-
-
-def _layers(plan: Plan, devices: int) -> tuple[LayerLayout, ...]:
-    config, chunk = plan.config, plan.device.chunk
-    row = 2 * (config.num_kv_heads // devices) * (-(-config.head_dim // 16) * 32)
-    offset, found, rules = 0, [], rules_of(plan)
-    for i, layer in enumerate(config.layers):
-        # The oldest key that the first token of a pass sees, and the last that the pass writes, are
-        # window + MAX_WIDTH - 1 apart; the same for passes of every width, which share the cache.
-        needed = min(plan.context, layer.window + MAX_WIDTH) if layer.window else plan.context
-        capacity = -(-needed // chunk) * chunk
-        found.append(
-            LayerLayout(
-                window=layer.window or 0,
-                capacity=capacity,
-                kv_offset=offset,
-                attention=rules[Buffer.FIRST_OUTPUT, i],
-                mlp=rules[Buffer.SECOND_OUTPUT, i],
-            )
-        )
-        offset += row * capacity
-    return tuple(found)
-
-
-def _shared(layout: Layout, ring_slots: int) -> Shared:
-    c, t = layout.plan.config, layout.width
-    tilings = tuple(layout.tilings.values())
-    partial = max(map(layout.sum_bytes, PRODUCTS))
-    scratch = 4 * layout.warps * layout.merged_rows * (c.head_dim + 2)
-    merged = 8 * t * layout.plan.splits * sum(layout.merge_sizes)
-    partial = max(partial, scratch, merged, 4096)  # 4096: the histogram of a choice
-    query = t * (c.num_heads // c.num_kv_heads) * layout.query_stride
-    sizes = {"ring": ring_slots * layout.slot_bytes, "barriers": ring_slots * 16}
-    if layout.wide:
-        # Staged activations, sums and queries take turns at one place, but for sums that must
-        # outlast the staging of a second round.
-        stage = max(2 * x.parts * t * x.step * 32 for x in tilings)
-        apart = any(x.rounds > 1 for kind, x in layout.tilings.items() if kind not in layout.folded)
-        sizes |= {"stage": stage if apart else 0}
-        sizes |= {
-            "partial": max(partial if apart else max(partial, stage), _round(scratch) + query)
-        }
-    else:
-        sizes |= {
-            "activations": t * layout.activation_stride,
-            "partial": partial,
-            "stream": 4 * t * layout.own_rows,
-            "query": query,
-        }
-    scales = max(x.padded_rows for x in tilings) if layout.plan.dtype in ROW_SCALED else 0
-    early = layout.early_tables
-    requests = ADVANCE_DTYPE.itemsize * t + 4 * HELD_STOPS
-    if Switch.TOKEN_END not in layout.switches:
-        requests = 0
-    sizes |= {
-        "scales": 4 * scales,
-        "gains": early * 2 * c.hidden_size,
-        "rotary": early * 4 * t * c.head_dim * (1 if c.local_rotary is None else 2),
-        "shares": early * 8 * SHARE_TABLES * layout.share_layers,
-        "rounds": layout.uneven * (4 * layout.share_layers + 1),
-        "squares": 4 * (3 * layout.blocks + 1) if Switch.NORM in layout.switches else 0,
-        "requests": requests,
-        "state": 512 + (96 + 8 * layout.warps) * t,
-    }
-    offsets, at = {}, 0
-    for name, size in sizes.items():
-        offsets[name] = at
-        at += _round(size)
-    if layout.wide:
-        offsets |= {"activations": 0, "stream": 0, "query": offsets["partial"] + _round(scratch)}
-    offsets.setdefault("stage", 0)
-    return Shared(**offsets, total=at)
-
-
-def _round(size: int) -> int:
-    return -(-size // _BANKS) * _BANKS
-
-
-def _stride(least: int) -> int:
-    """Return bytes >= least such that eight tokens' 32-byte pieces fall on different banks."""
-    return -(-(least - 32) // _BANKS) * _BANKS + 32 if least > 32 else 32
 
 
 def _even(count: int) -> int:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monolane.cuda._device import Device
+from monolane.cuda._kept_rows import KeptRows
 from monolane.cuda._kernel_header import EVENTS
 from monolane.cuda._kernels import Kernels
 from monolane.cuda._layout import Layout
@@ -50,6 +51,7 @@ class Resident:
         others = [Mailbox(x, width, vocab, self.mailbox) for x in devices[1:]]
         self.mailboxes = (self.mailbox, *others)
         self.slots = Slots(slots, self.layout)
+        self.kept = KeptRows(devices, [x.cache for x in self._memories], self.layout)
         self.rows = max(self.layout.width, min(_LOGIT_ROWS, _LOGIT_BYTES // (4 * vocab)))
         self.logits = device.allocate(self.rows * vocab * 4)
         self.logits_down = device.pin(self.rows * vocab * 4)

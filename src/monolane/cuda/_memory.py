@@ -68,6 +68,11 @@ class Memory:
         distances = [peer._first_word - self._first_word for peer in peers]
         self._params["peers"] = self._upload(np.array(distances, np.int64))
 
+    @property
+    def cache(self) -> int:
+        """The address of keys and values."""
+        return int(self._params["cache"])
+
     def params(self) -> npt.NDArray[np.void]:
         """Return Params with these addresses in it; the rest is zero."""
         return self._params.copy()

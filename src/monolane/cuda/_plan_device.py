@@ -5,8 +5,10 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from monolane.cuda._computed import check_computed
 from monolane.cuda._device import GpuInfo
-from monolane.cuda._layout import Layout, check_computed, lay_out, row_counts
+from monolane.cuda._lay_out import lay_out
+from monolane.cuda._layout import Layout, row_counts
 from monolane.cuda._tiling import TILE
 from monolane.errors import BackendError, ConfigError
 from monolane.model import ModelConfig

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from monolane.errors import ConfigError
-from monolane.model import Head, Role
+from monolane.model import Head, QkNorm, Role
 from monolane.plan import PERIOD, Buffer, Phase, PhaseKind, Plan, Share
 
 
@@ -36,6 +36,8 @@ class Exchange(IntEnum):
     ACTIVATIONS = 15  # rows in memory of a wide pass: not awaited, LANE says when they are there
     BEST = 16  # of each device's candidates, where there are several devices
     MERGED = 17  # attention, merged from the splits by whom a part of it was given to
+    GAINED = 18  # sums of squares of what a stream gains, where that is normed
+    HEAD_SQUARES = 19  # and of queries and keys, where a norm goes over all heads
 
 
 # What leaves its lane. Where lanes lie on several devices these words are posted: written into the
@@ -67,6 +69,7 @@ class Op(IntEnum):
     NEXT_PASS = 13
     MERGE_OWN = 14
     FETCH_MERGED = 15
+    FETCH_STREAM = 16  # in the place of NORMALISE, where a module reads the stream as it is
 
 
 class Verb(IntEnum):
@@ -109,7 +112,14 @@ def _publish(what: Exchange, when: When = When.ALWAYS) -> Touch:
 
 
 def touches(
-    op: Op, wide: bool, head: Head, devices: int = 1, squares: bool = True, joined: bool = True
+    op: Op,
+    wide: bool,
+    head: Head,
+    devices: int = 1,
+    squares: bool = True,
+    joined: bool = True,
+    gained: bool = False,
+    heads: bool = False,
 ) -> tuple[Touch, ...]:
     """Return what an operation exchanges, in its order; the kernel states the same beside it.
 
@@ -118,6 +128,8 @@ def touches(
 
     ``squares``: of the blocks' rows, are exchanged for norms; without them who normalises sums them
     for himself, and only a head of ``joined`` lanes, which does not read the stream, awaits them.
+    ``gained``: so are those of what modules add to the stream, which is normed; ``heads``: those of
+    queries and keys, which are normed over all heads.
 
     ATTEND takes its units one after the other; what is stated is the last of them, whose partial
     sums others await behind those of the first.
@@ -133,15 +145,18 @@ def touches(
             return (_await(x.STREAM), _BARRIER, *kept)
         case Op.NORMALISE:
             return (_await(x.SQUARES), _BARRIER, _await(x.STREAM), *kept)
+        case Op.FETCH_STREAM:
+            return (_await(x.STREAM), *kept)
         case Op.MULTIPLY if wide:
             sync = (_BARRIER, _publish(x.LANE), _await(x.LANE), _BARRIER)
             return (*sync, _await(x.ACTIVATIONS), _BARRIER)
         case Op.MULTIPLY:
             return (_BARRIER, _BARRIER)
         case Op.PUBLISH_QKV:
-            return (_publish(x.QKV),)
+            return (_publish(x.QKV), *((_publish(x.HEAD_SQUARES),) if heads else ()))
         case Op.ATTEND:
-            return (_await(x.QKV), _BARRIER, _publish(x.PARTIAL), _BARRIER)
+            squared = (_await(x.HEAD_SQUARES), _BARRIER) if heads else ()
+            return (*squared, _await(x.QKV), _BARRIER, _publish(x.PARTIAL), _BARRIER)
         case Op.MERGE:
             return (_await(x.PARTIAL), *kept)
         case Op.MERGE_OWN:
@@ -149,10 +164,12 @@ def touches(
         case Op.FETCH_MERGED:
             return (_await(x.MERGED),)
         case Op.UPDATE:
+            normed = (_BARRIER, _publish(x.GAINED), _await(x.GAINED), _BARRIER)
             return (
                 _await(x.LANES, When.LATE),
                 _publish(x.LANES, When.READ),
                 _await(x.LANES, When.NOW),
+                *(normed if gained else ()),
                 _publish(x.STREAM),
                 *told,
             )
@@ -234,7 +251,9 @@ class Slots:
 
 
 _TURNS_BY_PASS = (Exchange.CANDIDATES, Exchange.BEST, Exchange.CONTROL, Exchange.DECISION)
-_LAYERED = (Exchange.QKV, Exchange.PARTIAL, Exchange.MERGED, Exchange.HIDDEN)
+_LAYERED = (
+    Exchange.QKV, Exchange.HEAD_SQUARES, Exchange.PARTIAL, Exchange.MERGED, Exchange.HIDDEN,
+)  # fmt: skip
 _DEALT = (Exchange.QKV, Exchange.HIDDEN)  # whose writer may change from layer to layer
 _NEVER_KEPT = (Exchange.LANE, Exchange.ACTIVATIONS)  # counted and unstamped: of a wide pass
 
@@ -254,9 +273,11 @@ class Program:
 
     def touches(self, op: Op) -> tuple[Touch, ...]:
         """Return what an operation exchanges."""
-        head = self.plan.config.head
-        joined = self.plan.shared_head and head is not Head.SUM
-        return touches(op, self.wide, head, self.devices, not self.local_squares, joined)
+        config = self.plan.config
+        joined = self.plan.shared_head and config.head is not Head.SUM
+        squares = not self.local_squares
+        after, heads = config.norm_after, config.qk_norm is QkNorm.ALL
+        return touches(op, self.wide, config.head, self.devices, squares, joined, after, heads)
 
     @property
     def layer_steps(self) -> tuple[Step, ...]:
@@ -273,7 +294,7 @@ class Program:
         layers = self.plan.config.num_layers
         if what in (Exchange.STREAM, Exchange.SQUARES):
             return 2 * layers + 1
-        if what is Exchange.LANES:
+        if what in (Exchange.LANES, Exchange.GAINED):
             return 2 * layers
         return layers if what in _LAYERED else 1
 
@@ -296,7 +317,7 @@ class Program:
             first = number % self.slots.kept * self.events(what)
             if what in (Exchange.STREAM, Exchange.SQUARES):
                 return first + event
-            if what is Exchange.LANES:
+            if what in (Exchange.LANES, Exchange.GAINED):
                 return first + 2 * layer + module
             return first + layer if what in _LAYERED else first
         if what in (Exchange.STREAM, Exchange.SQUARES):
@@ -377,7 +398,8 @@ def lower(
 def _ops(phase: Phase, plan: Plan, merge_apart: bool) -> list[Op]:
     ops = [Op.EMBED] if phase.kind is PhaseKind.EMBED else []
     if phase.kind in _NORMED and not (phase.kind is PhaseKind.HEAD and plan.shared_head):
-        ops.append(Op.NORMALISE)
+        normed = plan.config.norm_before or phase.kind is PhaseKind.HEAD
+        ops.append(Op.NORMALISE if normed else Op.FETCH_STREAM)
     for access in phase.reads:
         if access.buffer is Buffer.ATTENTION and merge_apart:
             ops += [Op.MERGE_OWN, Op.FETCH_MERGED]

@@ -33,7 +33,7 @@ from monolane.cuda._program import (
     share_layers,
     shares_of,
 )
-from monolane.model import Role
+from monolane.model import QkNorm, Role
 from monolane.plan import Buffer, PhaseKind, Plan, PlanError, Share, validate
 
 Clock = npt.NDArray[np.int32]  # [W, W]: of each block (row), how far it knows each other to be
@@ -132,17 +132,23 @@ def _coverage(program: Program) -> Iterator[str]:
                     what = Exchange.LANE
                 if what is not None and (step.name, what) not in awaited:
                     yield f"{step.name}: reads {read}, but awaits no {what.name}"
+            heads = program.plan.config.qk_norm is QkNorm.ALL and phase.kind is PhaseKind.ATTEND
+            if heads and (step.name, Exchange.HEAD_SQUARES) not in awaited:
+                yield f"{step.name}: norms all heads, but awaits no squares of them"
             if phase.kind in _NORMED and step.phases[0].kind is not PhaseKind.GATHER:
-                squares = () if program.local_squares else (Exchange.SQUARES,)
-                for words in (Exchange.STREAM, *squares):
+                normed = program.plan.config.norm_before or phase.kind is PhaseKind.HEAD
+                told = normed and not program.local_squares
+                for words in (Exchange.STREAM, *((Exchange.SQUARES,) if told else ())):
                     if (step.name, words) not in awaited:
-                        yield f"{step.name}: normalises the stream, but awaits no {words.name}"
+                        yield f"{step.name}: reads the stream, but awaits no {words.name}"
             for update in phase.updates:
                 maker = makers.get((update.module, update.layer))
                 delay = -1 if update.reduce.delay is None else update.reduce.delay
                 if maker is None or maker.rule is None or maker.rule.delay != delay:
                     yield f"{step.name}: expected a delay of {delay} in the step that updates it"
                     continue
+                if program.plan.config.norm_after and (maker.name, Exchange.GAINED) not in awaited:
+                    yield f"{maker.name}: norms what the stream gains, but awaits no squares of it"
                 when = When.NOW if delay == 0 else When.LATE
                 if delay >= 0 and when not in awaited.get((maker.name, Exchange.LANES), ()):
                     yield f"{maker.name}: awaits no outputs of the other lanes"
@@ -229,6 +235,8 @@ class _Blocks:
         return {
             Exchange.STREAM: same & stream,
             Exchange.SQUARES: same & stream,
+            Exchange.GAINED: same & stream,
+            Exchange.HEAD_SQUARES: same,
             Exchange.QKV: same & self._heads(units, shares)[np.ix_(member, member)],
             Exchange.PARTIAL: same & attends,
             Exchange.MERGED: same & merges,

@@ -24,20 +24,25 @@ from monolane.cuda._layout import ROW_SCALED, Layout
 from monolane.cuda._matrix_unit import Bits
 from monolane.cuda._pack import HALVES, patterns, phase_of, row_scales
 from monolane.cuda._tables import make_tables
+from monolane.cuda._warp_arithmetic import (
+    LOG2E,
+    NOTHING,
+    WARP,
+    Floats,
+    butterfly,
+    capped,
+    exp2,
+    gelu_slope,
+    pair_sum,
+    remainder,
+    warp_sum,
+)
 from monolane.model import Head, ModelConfig, QkNorm, Role, Weights
 from monolane.plan import PhaseKind
 
-Floats = npt.NDArray[np.float32]
-Product = Callable[[str, Bits, Bits, Floats | None], Floats]
-
-_NOTHING = np.float32(-3.402823466e38)  # the maximum of no scores
-_LOG2E = np.float32(1.4426950408889634)
 _TILE = 16  # keys
-_LANES = 32  # threads of a warp
 _WORTH_THREADS = 1 << 20  # numbers of a matrix
-# 2^x on -1/2 to 1/2, from the highest power down: exp2_fast in kernels/primitives.cuh.
-_POWERS = (1.5353362e-4, 1.3398875e-3, 9.618437e-3, 5.5503324e-2, 0.24022648, 0.6931472, 1.0)
-_ROUNDER = np.float32(12582912.0)
+Product = Callable[[str, Bits, Bits, Floats | None], Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +90,17 @@ class Replay:
             embedded = embedded * np.float32(config.embedding_scale)
         x_LD = np.tile(embedded, (config.num_lanes, 1))
         for layer in range(config.num_layers):
-            read_LD = self._normed(x_LD, self._tables.attention_norm[layer])
+            read_LD = self._read(self._tables.attention_norm, layer, x_LD)
             q_LHh = self._qkv(layer, position, read_LD)
-            said = self._attend(layer, position, q_LHh)
-            x_LD = self._joined(PhaseKind.OUT, layer, x_LD, self._times(Role.O, layer, said))
-            read_LD = self._normed(x_LD, self._tables.mlp_norm[layer])
+            said = self._times(Role.O, layer, self._attend(layer, position, q_LHh))
+            if self._tables.out_bias is not None:
+                said = said + self._tables.out_bias[layer]
+            x_LD = self._joined(PhaseKind.OUT, layer, x_LD, said)
+            read_LD = self._read(self._tables.mlp_norm, layer, x_LD)
             gate, up = (self._times(role, layer, read_LD) for role in (Role.GATE, Role.UP))
             # -steep * LOG2E, 1 + 2^that, the quotient, times up: each rounded.
-            steep = gate if config.activation == "silu" else _gelu_slope(gate)
-            hidden = (gate / (np.float32(1) + exp2(-steep * _LOG2E))) * up
+            steep = gate if config.activation == "silu" else gelu_slope(gate)
+            hidden = (gate / (np.float32(1) + exp2(-steep * LOG2E))) * up
             down = self._times(Role.DOWN, layer, self._rounded(hidden))
             x_LD = self._joined(PhaseKind.DOWN, layer, x_LD, down)
         return self._logits(x_LD)
@@ -110,13 +117,14 @@ class Replay:
 
     def _inverse_norms(self, x_LD: Floats) -> Floats:
         """Return 1 / rms of each lane's stream, of the sums of squares of its blocks' rows."""
-        (matrix,) = phase_of(self._plan, PhaseKind.OUT, 0).matrices
-        bounds = matrix.share.bounds
-        squares = [
-            warp_sum(x_LD[:, begin:end] * x_LD[:, begin:end]) for begin, end in pairwise(bounds)
-        ]
-        total = warp_sum(np.stack(squares, 1))
-        return self._inverse(total, self._config.hidden_size)
+        return self._inverse_of_rows(x_LD, PhaseKind.OUT, Role.O, 0)
+
+    def _inverse_of_rows(self, x: Floats, kind: PhaseKind, role: Role, layer: int) -> Floats:
+        """The same of what a matrix makes, by the rows [L, R] that blocks have of it."""
+        matrices = phase_of(self._plan, kind, layer).matrices
+        bounds = next(matrix.share.bounds for matrix in matrices if matrix.role is role)
+        squares = [warp_sum(x[:, begin:end] * x[:, begin:end]) for begin, end in pairwise(bounds)]
+        return self._inverse(warp_sum(np.stack(squares, 1)), x.shape[1])
 
     def _inverse(self, total: Floats, count: int) -> Floats:
         mean = total / np.float32(count) + np.float32(self._config.norm_eps)
@@ -126,6 +134,10 @@ class Replay:
     def _normed(self, x_LD: Floats, scale: Floats) -> npt.NDArray[np.uint16]:
         """Return a norm's result as activations [L, D]; ``scale`` [L or 1, D]."""
         return self._rounded((x_LD * self._inverse_norms(x_LD)[:, None]) * scale)
+
+    def _read(self, scales: Floats | None, layer: int, x_LD: Floats) -> npt.NDArray[np.uint16]:
+        """Return what a module reads of the streams, which are normed if there are ``scales``."""
+        return self._rounded(x_LD) if scales is None else self._normed(x_LD, scales[layer])
 
     def _matrix(self, role: Role, layer: int | None) -> _Matrix:
         if (role, layer) not in self._matrices:
@@ -173,16 +185,22 @@ class Replay:
             bias = self._tables.qkv_bias[layer]
             ends = np.cumsum([q.shape[1], k.shape[1]])
             q, k, v = (x + b for x, b in zip((q, k, v), np.split(bias, ends, axis=1), strict=True))
+        gains = [
+            self._inverse_of_rows(x, PhaseKind.QKV, role, layer)
+            if c.qk_norm is QkNorm.ALL
+            else None
+            for x, role in ((q, Role.Q), (k, Role.K))
+        ]
         q, k, v = (x.reshape(lanes, -1, c.head_dim) for x in (q, k, v))
         pairs = pair_order(c)
         q, k = (x[..., pairs] for x in (q, k))  # [L, H, h / 2, 2]
         if not c.norm_turned:
-            q, k = self._heads_normed(layer, q, k, pairs)
+            q, k = self._heads_normed(layer, (q, k), gains, pairs)
         if (which := c.layers[layer].rotary) != "none":
             turns = self._tables.rotary[int(which == "local"), position]
             q, k = (turned(x, turns) for x in (q, k))
         if c.norm_turned:
-            q, k = self._heads_normed(layer, q, k, pairs)
+            q, k = self._heads_normed(layer, (q, k), gains, pairs)
         if c.attention(layer).temperature is not None:
             assert self._tables.temperature is not None
             q = q * self._tables.temperature[position]
@@ -192,16 +210,25 @@ class Replay:
         self._values[layer, :, :, position] = self._rounded(v)
         return self._rounded(q)
 
-    def _heads_normed(self, layer: int, q: Floats, k: Floats, pairs: Any) -> tuple[Floats, ...]:
-        """Norm heads [L, H, h / 2, 2], if they are normed; a thread sums both numbers of a pair."""
-        if self._config.qk_norm is not QkNorm.HEAD:
-            return q, k
-        assert self._tables.qk_norm is not None
-        dim = self._config.head_dim
-        return tuple(
-            (x * self._inverse(pair_sum(x * x), dim)[..., None, None]) * scale[pairs]
-            for x, scale in zip((q, k), self._tables.qk_norm[layer], strict=True)
-        )
+    def _heads_normed(
+        self, layer: int, both: Sequence[Floats], gains: Sequence[Floats | None], pairs: Any
+    ) -> tuple[Floats, ...]:
+        """Norm queries and keys [L, H, h / 2, 2], if they are normed.
+
+        ``gains`` [L] of all heads, else each has its own: a thread sums both numbers of a pair.
+        """
+        scales = self._tables.qk_norm
+        if scales is None:
+            return tuple(both)
+        heads = [1, 1] if gains[0] is None else [self._heads, self._kv_heads]
+        found = []
+        for x, gain, scale in zip(both, gains, np.split(scales[layer], heads[:1]), strict=True):
+            if gain is None:
+                own = self._inverse(pair_sum(x * x), self._config.head_dim)[..., None, None]
+            else:
+                own = gain[:, None, None, None]
+            found.append((x * own) * scale[:, pairs])
+        return tuple(found)
 
     def _attend(self, layer: int, position: int, q_LHh: npt.NDArray[np.uint16]) -> Any:
         """Return what attention says, as activations [L, H h]."""
@@ -228,7 +255,7 @@ class Replay:
         states = [_Running(len(q_Gh), q_Gh.shape[1]) for _ in range(warps)]
         tiles = chunk // _TILE
         tile = (oldest // chunk + splits - 1 - split) // splits * tiles
-        scale = _LOG2E * np.float32(self._score_scale)
+        scale = LOG2E * np.float32(self._score_scale)
         while True:
             base = (tile // tiles * splits + split) * chunk + tile % tiles * _TILE
             if base > position:
@@ -239,7 +266,7 @@ class Replay:
         for state in states:
             state.settle()
         top = np.maximum.reduce(
-            [_NOTHING + np.zeros(len(q_Gh), np.float32), *[x.top for x in states]]
+            [NOTHING + np.zeros(len(q_Gh), np.float32), *[x.top for x in states]]
         )
         sums, total = np.zeros_like(states[0].sums), np.zeros(len(q_Gh), np.float32)
         for state in states:
@@ -272,8 +299,8 @@ class Replay:
         if (cap := self._config.score_cap) is None:
             score = score * scale
         else:
-            score = capped(score * np.float32(self._score_scale), cap) * _LOG2E
-        largest = np.where(seen, score, _NOTHING).max(1)
+            score = capped(score * np.float32(self._score_scale), cap) * LOG2E
+        largest = np.where(seen, score, NOTHING).max(1)
         top = np.maximum(largest, state.top)
         keep = remainder(state.top, top)
         weight = np.where(seen, exp2(score - top[:, None]), np.float32(0))
@@ -303,17 +330,19 @@ class Replay:
         gain = output_LD
         if delay < 0:
             gain = output_LD * np.sqrt(np.float32(lanes))
+        elif lanes > 1:
+            gain = np.zeros_like(output_LD)
+            other = self._outputs[kind, layer - delay]
+            for lane in range(lanes):
+                total = np.zeros_like(output_LD[lane])
+                for source in range(lanes):
+                    if delay == 0 or source != lane:
+                        total = total + other[source]
+                gain[lane] = total + output_LD[lane] if delay else total
+        if (after := self._tables.after_norm) is not None:
+            scale = after[layer, int(kind is PhaseKind.DOWN)]
+            gain = (gain * self._inverse_norms(gain)[:, None]) * scale
         residual = np.float32(self._config.residual_scale)
-        if delay < 0 or lanes == 1:
-            return x_LD + (gain if residual == 1 else gain * residual)
-        gain = np.zeros_like(output_LD)
-        other = self._outputs[kind, layer - delay]
-        for lane in range(lanes):
-            total = np.zeros_like(output_LD[lane])
-            for source in range(lanes):
-                if delay == 0 or source != lane:
-                    total = total + other[source]
-            gain[lane] = total + output_LD[lane] if delay else total
         return x_LD + (gain if residual == 1 else gain * residual)
 
     def _logits(self, x_LD: Floats) -> Floats:
@@ -344,14 +373,14 @@ class Replay:
 
     def _of_columns(self, total: Floats) -> Floats:
         """Return the sum of squares, as the threads of a block share columns out, two by two."""
-        threads = self._layout.warps * _LANES
+        threads = self._layout.warps * WARP
         square = np.zeros(threads, np.float32)
         for begin in range(0, len(total), 2 * threads):
             pair = np.pad(total[begin : begin + 2 * threads], (0, 2 * threads))[: 2 * threads]
             pair = pair.reshape(threads, 2)
             square = square + (pair[:, 0] * pair[:, 0] + pair[:, 1] * pair[:, 1])
         found = np.zeros((), np.float32)
-        for warp in square.reshape(-1, _LANES):
+        for warp in square.reshape(-1, WARP):
             found = found + butterfly(warp)
         return found
 
@@ -360,7 +389,7 @@ class _Running:
     """What a warp knows of G query rows behind some tiles; totals by the four threads of a row."""
 
     def __init__(self, group: int, width: int) -> None:
-        self.top = np.full(group, _NOTHING, np.float32)
+        self.top = np.full(group, NOTHING, np.float32)
         self.total = np.zeros((group, 4), np.float32)
         self.sums = np.zeros((group, width), np.float32)
 
@@ -398,9 +427,9 @@ def native(dtype: str, rows: Bits, columns: Bits, before: Floats | None) -> Floa
 def merged(splits: Sequence[tuple[Floats, Floats, Floats]]) -> Floats:
     """Return attention's result [G, h] of its splits, in their order."""
     sums_Gh = np.zeros_like(splits[0][0])
-    top, total = np.full(len(sums_Gh), _NOTHING, np.float32), np.zeros(len(sums_Gh), np.float32)
+    top, total = np.full(len(sums_Gh), NOTHING, np.float32), np.zeros(len(sums_Gh), np.float32)
     for own_sums, own_top, own_total in splits:
-        some = own_top != _NOTHING
+        some = own_top != NOTHING
         larger = np.maximum(top, own_top)
         keep, gain = remainder(top, larger), exp2(own_top - larger)
         total = np.where(some, total * keep + own_total * gain, total)
@@ -411,38 +440,11 @@ def merged(splits: Sequence[tuple[Floats, Floats, Floats]]) -> Floats:
     return found
 
 
-def remainder(was: Floats, top: Floats) -> Floats:
-    """Return how much of a sum remains when its maximum becomes ``top``."""
-    return np.where(was == _NOTHING, np.float32(0), exp2(was - top))
-
-
 def turned(x: Floats, turns: Floats) -> Floats:
     """Return heads [L, H, h / 2, 2] turned by a position's cosines and sines [h / 2, 2]."""
     cosine, sine = turns[:, 0], turns[:, 1]
     first, second = x[..., 0], x[..., 1]
     return np.stack([first * cosine - second * sine, second * cosine + first * sine], -1)
-
-
-def warp_sum(x: Floats) -> Floats:
-    """Return the sums of the last axis as a warp adds: 32 apart first, then across its threads."""
-    short = -x.shape[-1] % _LANES
-    padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, short)])
-    rows = padded.reshape(*x.shape[:-1], -1, _LANES)
-    total = np.zeros((*x.shape[:-1], _LANES), np.float32)
-    for i in range(rows.shape[-2]):
-        total = total + rows[..., i, :]
-    return butterfly(total)
-
-
-def pair_sum(x: Floats) -> Floats:
-    """Return the sums of heads in pairs [..., h / 2, 2] as a warp adds them: a thread both."""
-    short = -x.shape[-2] % _LANES
-    padded = np.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, short), (0, 0)])
-    rows = padded.reshape(*x.shape[:-2], -1, _LANES, 2)  # [..., turn, thread, number]
-    total = np.zeros((*x.shape[:-2], _LANES), np.float32)
-    for i in range(rows.shape[-3]):
-        total = (total + rows[..., i, :, 0]) + rows[..., i, :, 1]
-    return butterfly(total)
 
 
 def pair_order(config: ModelConfig) -> Any:
@@ -453,55 +455,3 @@ def pair_order(config: ModelConfig) -> Any:
     turned = config.rotary_dim("main")
     first = numbers[:turned].reshape(2, -1).T
     return np.concatenate([first, numbers[turned:].reshape(-1, 2)])
-
-
-def _gelu_slope(gate: Floats) -> Floats:
-    cubed = gate * gate * gate
-    slope: Floats = np.float32(1.5957691216057308) * (gate + np.float32(0.044715) * cubed)
-    return slope
-
-
-def capped(x: Floats, cap: float) -> Floats:
-    """Return ``capped`` of kernels/block.cuh."""
-    limit, one, two = np.float32(cap), np.float32(1), np.float32(2)
-    size = (np.abs(x) / limit).astype(np.float32)
-    bent = limit * (one - two / (exp2(two * _LOG2E * size) + one))
-    return np.where(x < 0, -bent, bent).astype(np.float32)
-
-
-def butterfly(x: Floats) -> Floats:
-    """Return the sum of 32 threads' numbers, the last axis, as every thread gets it."""
-    thread = np.arange(_LANES)
-    for mask in (16, 8, 4, 2, 1):
-        x = x + x[..., thread ^ mask]
-    found: Floats = x[..., 0]
-    return found
-
-
-def exp2(x: Floats) -> Floats:
-    """Return 2^x, as exp2_fast in kernels/primitives.cuh has it."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        shifted = x + _ROUNDER
-        rest = x - (shifted - _ROUNDER)
-        y = np.full_like(rest, np.float32(_POWERS[0]))
-        for power in _POWERS[1:]:
-            y = _fused(y, rest, np.float32(power))
-        bits = y.view(np.uint32) + (shifted.view(np.uint32) << np.uint32(23))
-        found = np.where(x < -126, np.float32(0), bits.view(np.float32))
-        found = np.where(x >= 128, np.float32(np.inf), found)
-        return np.where(np.isnan(x), x, found).astype(np.float32)
-
-
-def _fused(a: Floats, b: Floats, c: np.float32) -> Floats:
-    """Return a b + c, rounded once."""
-    product = a.astype(np.float64) * b  # exact
-    total = product + c
-    # What the sum lost, exactly; where it lost anything the last bit becomes odd, so that rounding
-    # once more, to 24 bits, is as rounding once.
-    back = total - product
-    lost = (product - (total - back)) + (c - back)
-    bits = total.view(np.int64)
-    toward = np.where((lost > 0) == (total > 0), 1, -1)
-    odd = np.where((lost != 0) & (bits & 1 == 0), bits + toward, bits)
-    found: Floats = odd.view(np.float64).astype(np.float32)
-    return found

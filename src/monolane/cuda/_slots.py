@@ -6,6 +6,8 @@ from monolane.cuda._layout import Layout
 from monolane.errors import RequestError
 from monolane.executor_api import Advance
 
+_NEVER = 1 << 40  # a position that no sequence has
+
 
 class Slots:
     """The host's account of the cache; positions are tokens from the beginning of a sequence."""
@@ -16,6 +18,8 @@ class Slots:
         self._vocab = layout.plan.config.vocab_size
         self._lengths = [0] * count
         self._highest = [0] * count  # one past the highest position ever written
+        # Where a sequence goes on from a tail: before what it sees, windowed layers hold nothing.
+        self._restored = [0] * count
 
     def length(self, slot: int) -> int:
         """Return the number of tokens in a slot."""
@@ -32,6 +36,7 @@ class Slots:
         """Empty all slots."""
         self._lengths = [0] * len(self._lengths)
         self._highest = [0] * len(self._highest)
+        self._restored = [0] * len(self._restored)
 
     def truncate(self, slot: int, length: int) -> None:
         """Take back the tokens of a slot from ``length`` on.
@@ -43,17 +48,47 @@ class Slots:
             raise RequestError(
                 f"length: expected 0 to {now}, the tokens in this slot, got {length}"
             )
-        for layer in self._layers:
-            oldest_needed = max(0, length - layer.window + 1)
-            oldest_kept = self._highest[slot] - layer.capacity
-            if length > 0 and layer.window > 0 and oldest_needed < oldest_kept:
-                raise RequestError(
-                    f"length: windowed layers have dropped the keys before position {oldest_kept}; "
-                    "truncate to 0 and feed again"
-                )
+        if (dropped := self._dropped(slot, length)) is not None:
+            raise RequestError(
+                f"length: windowed layers have dropped the keys before position {dropped}; "
+                "truncate to 0 and feed again"
+            )
         self._lengths[slot] = length
         if length == 0:
-            self._highest[slot] = 0
+            self._highest[slot] = self._restored[slot] = 0
+
+    def has_tail(self, slot: int, end: int) -> bool:
+        """Tell whether windowed layers hold all that a token behind ``end - 1`` sees."""
+        return self._dropped(slot, end) is None
+
+    def _dropped(self, slot: int, length: int) -> int | None:
+        """Return up to where a layer has dropped keys that the next token would see, or None."""
+        for layer in self._layers:
+            oldest_needed = max(0, length - layer.window + 1)
+            oldest_kept = max(
+                self._highest[slot] - layer.capacity, self._restored[slot] - layer.window + 1
+            )
+            if length > 0 and layer.window > 0 and oldest_needed < oldest_kept:
+                return oldest_kept
+        return None
+
+    def check_span(self, slot: int, begin: int, end: int) -> None:
+        """Refuse positions that a slot does not hold."""
+        if not 0 <= begin <= end <= self.length(slot):
+            raise RequestError(
+                f"save: expected positions within 0 and {self.length(slot)}, got {begin} to {end}"
+            )
+
+    def restore(self, slot: int, count: int, with_tail: bool) -> None:
+        """Take note of positions that were put behind those of a slot."""
+        length = self.length(slot) + count
+        self._lengths[slot] = self._highest[slot] = length
+        self._restored[slot] = length if with_tail else _NEVER
+
+    def copy(self, source: int, target: int) -> None:
+        """Take note that a slot holds what another holds."""
+        for account in (self._lengths, self._highest, self._restored):
+            account[target] = account[source]
 
     def check_tokens(self, slot: int, tokens: Sequence[int], more: int = 0) -> None:
         """Refuse tokens that a slot cannot take, with ``more`` to come after them."""

@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from monolane.cuda._layout import PRODUCTS, SHARED_ROLES, Layout
 from monolane.cuda._pack import HALVES
-from monolane.cuda._switches import Switch
 from monolane.errors import ConfigError
 from monolane.model import LayerRotary, ModelConfig, QkNorm, Role, Weights
 from monolane.plan import PhaseKind
@@ -26,11 +25,13 @@ class Tables:
     """What the kernel reads besides tiles, as Params names it; what a model lacks is None."""
 
     embedding: npt.NDArray[Any]  # 16-bit [V, D]
-    attention_norm: Floats  # [N, L or 1, D]
-    mlp_norm: Floats  # [N, L or 1, D]
+    attention_norm: Floats | None  # [N, L or 1, D]
+    mlp_norm: Floats | None  # [N, L or 1, D]
+    after_norm: Floats | None  # [N, 2, L or 1, D]: of what modules add
     final_norm: Floats  # [L or 1, D]
     qkv_bias: Floats | None  # [N, L, (H + 2 K) / L * h]
-    qk_norm: Floats | None  # [N, 2, h]
+    out_bias: Floats | None  # [N, D]
+    qk_norm: Floats | None  # [N, 2, h], or of all heads [N, H + K, h]
     rotary: Floats  # [rotaries, context, h / 2, 2]
     temperature: Floats | None  # [context]: of queries
     shares: Words  # [ways of sharing out, tables, W, 2]
@@ -44,8 +45,14 @@ def make_tables(layout: Layout, weights: Weights) -> Tables:
     ConfigError if TABLES wants norms in 16 bits that these have not.
     """
     plan, layers = layout.plan, weights.layers
-    bias = head_norm = temperature = None
+    bias = head_norm = temperature = after = None
+    before: list[Floats | None] = [None, None]
     offset = np.float32(plan.config.norm_offset)
+    if plan.config.norm_before:
+        before = [_stack(weights, x) + offset for x in (Role.ATTENTION_NORM, Role.MLP_NORM)]
+    if plan.config.norm_after:
+        roles = Role.POST_ATTENTION_NORM, Role.POST_MLP_NORM
+        after = np.stack([_stack(weights, x) + offset for x in roles], axis=1)
     if plan.config.qkv_bias:
         parts = [[layer[role] for role in _BIASES] for layer in layers]
         bias = np.stack([np.concatenate(part, axis=1) for part in parts]).astype(np.float32)
@@ -53,6 +60,10 @@ def make_tables(layout: Layout, weights: Weights) -> Tables:
         ones = np.ones((1, plan.config.head_dim), np.float32)
         parts = [[layer.get(role, ones) for role in _HEAD_NORMS] for layer in layers]
         head_norm = np.stack([np.concatenate(part) for part in parts]).astype(np.float32) + offset
+    if plan.config.qk_norm is QkNorm.ALL:
+        parts = [[layer[role] for role in _HEAD_NORMS] for layer in layers]
+        whole = np.stack([np.concatenate(part, axis=1) for part in parts]).astype(np.float32)
+        head_norm = whole.reshape(len(layers), -1, plan.config.head_dim) + offset
     if plan.config.attention_temperature is not None:
         temperature = plan.config.attention_temperature.factors(np.arange(plan.context))
     rotaries: tuple[LayerRotary, ...] = ("main",)
@@ -60,16 +71,18 @@ def make_tables(layout: Layout, weights: Weights) -> Tables:
         rotaries += ("local",)
     return Tables(
         embedding=_embedding(weights, HALVES[plan.dtype]),
-        attention_norm=_stack(weights, Role.ATTENTION_NORM) + offset,
-        mlp_norm=_stack(weights, Role.MLP_NORM) + offset,
+        attention_norm=before[0],
+        mlp_norm=before[1],
+        after_norm=after,
         final_norm=weights.outer[Role.FINAL_NORM].astype(np.float32) + offset,
         qkv_bias=bias,
+        out_bias=_stack(weights, Role.O_BIAS)[:, 0] if plan.config.out_bias else None,
         qk_norm=head_norm,
         rotary=np.stack([rotary_table(plan.config, plan.context, x) for x in rotaries]),
         temperature=temperature,
         shares=np.stack([share_tables(layout, i) for i in range(layout.share_layers)]),
         rounds=layout.rounds,
-        gains=_gains(weights) if Switch.TABLES in layout.switches else None,
+        gains=_gains(weights) if layout.gains_apart else None,
     )
 
 

@@ -59,6 +59,7 @@ struct State {
   u32 failed;       // a wait starved: every later wait of this block falls through, and what it
                     // publishes has stamps that nobody awaits
   f32 inverse_norm[WIDTH];
+  f32 head_gain[QK_NORM == 2 ? 2 * WIDTH : 1];  // of queries, then of keys, of each token
   f32 sum;
   f32 warp_sums[WARPS];
   Candidate best[WIDTH][WARPS];
@@ -106,6 +107,13 @@ struct Block {
       return p.own_streams + static_cast<u64>(worker * WIDTH + t) * OWN_ROWS;
     } else {
       return reinterpret_cast<f32*>(shared + AT_STREAM) + t * OWN_ROWS;
+    }
+  }
+  DEVICE_MEMBER f32* gained(u32 t) const {  // what a module adds to them, where that is normed
+    if constexpr (WIDE) {
+      return p.own_gains + static_cast<u64>(worker * WIDTH + t) * OWN_ROWS;
+    } else {
+      return reinterpret_cast<f32*>(shared + AT_GAINED) + t * OWN_ROWS;
     }
   }
   // 16-bit query of (token, head of the KV head's group) number `row`.

@@ -6,7 +6,8 @@
 // all blocks read those. Where top-k, top-p or min-p limit
 // the choice, the scaled logits of the row go out instead, and one block chooses for all.
 #pragma once
-#include "attend.cuh"
+#include "joined.cuh"
+#include "merge.cuh"
 
 constexpr u32 NO_TOKEN = 0xffffffffu;
 // A token without a bit in the mask: ranks below all others, one of a logit of -infinity, a banned

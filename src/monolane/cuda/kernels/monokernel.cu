@@ -109,6 +109,7 @@ DEVICE void run_op(Block& b, u32 layer) {
   if constexpr (OP == OP_NORMALISE) {
     normalise_stream(b, 2 * layer + PROGRAM[STEP].event, norm_scale<KIND>(b, layer));
   }
+  if constexpr (OP == OP_FETCH_STREAM) fetch_stream(b, 2 * layer + PROGRAM[STEP].event);
   if constexpr (OP == OP_MULTIPLY) {
     // Asked for now, so that the answer has crossed the bus by the end of the product.
     if constexpr (KIND == PHASE_HEAD) {
@@ -123,7 +124,10 @@ DEVICE void run_op(Block& b, u32 layer) {
       if (event < LAST_EVENT) fetch_gains(b, event + 1);
     }
   }
-  if constexpr (OP == OP_PUBLISH_QKV) publish_qkv(b, layer);
+  if constexpr (OP == OP_PUBLISH_QKV) {
+    publish_qkv(b, layer);
+    if constexpr (QK_NORM == 2) publish_head_squares(b, layer);
+  }
   if constexpr (OP == OP_ATTEND) attend(b, layer);
   if constexpr (OP == OP_MERGE) merge_splits(b, layer);
   if constexpr (OP == OP_MERGE_OWN) merge_own(b, layer);

@@ -32,7 +32,8 @@ DEVICE f32 qkv_total(const Block& b, const f32* bias, u32 t, u32 r, u32 row) {
 
 // The block's rows out to the lane, as they are: whoever attends norms and turns them, since a
 // block may have any rows of a head. Values are rounded as the cache holds them.
-static_assert(is_proven(OP_PUBLISH_QKV, tell(AWAIT_QKV)));
+static_assert(QK_NORM == 2 ? is_proven(OP_PUBLISH_QKV, tell(AWAIT_QKV), tell(AWAIT_HEAD_SQUARES))
+                           : is_proven(OP_PUBLISH_QKV, tell(AWAIT_QKV)));
 DEVICE void publish_qkv(const Block& b, u32 layer) {
   const Share queries = b.share(SHARE_Q, layer), keys = b.share(SHARE_K, layer),
               values = b.share(SHARE_V, layer);
@@ -57,6 +58,50 @@ DEVICE void publish_qkv(const Block& b, u32 layer) {
       publish(words + row, row < VALUES_BEGIN ? bits_of_float(value) : pack16(value, 0.0f), stamp);
     }
   }
+}
+
+// ---- a norm that goes over all heads -----------------------------------------------------------
+DEVICE Word* head_square_words(const Block& b, u32 layer, u32 t, u32 kind) {
+  const u32 lane = b.copy(0, layer, LAYERS) * LANES + b.lane;
+  return b.p.head_square_words + ((lane * WIDTH + t) * 2 + kind) * even(BLOCKS);
+}
+
+// The squares of the block's rows of queries, and of keys; of no rows their sum is 0.
+DEVICE void publish_head_squares(const Block& b, u32 layer) {
+  const Share queries = b.share(SHARE_Q, layer), keys = b.share(SHARE_K, layer);
+  const f32* bias = b.p.qkv_bias + (layer * LANES + b.lane) * QKV_ROWS;
+  const u32 told = b.stamp(event_after(layer, ATTENTION));
+  for (u32 i = b.warp; i < 2 * b.state->width; i += WARPS) {
+    const u32 t = i / 2, kind = i % 2;
+    const Share own = kind ? keys : queries;
+    const u32 first = kind ? queries.end - queries.begin : 0;  // among the block's rows
+    const u32 begin = kind ? HEADS * HEAD_DIM + keys.begin : queries.begin;  // and the lane's
+    f32 sum = 0;
+    for (u32 r = b.index; r < own.end - own.begin; r += 32) {
+      const f32 x = qkv_total(b, bias, t, first + r, begin + r);
+      sum += x * x;
+    }
+    sum = warp_total(sum);
+    if (b.index == 0) {
+      publish(head_square_words(b, layer, t, kind) + b.member, bits_of_float(sum), told);
+    }
+  }
+}
+
+// 1 / sqrt(mean of squares + eps) of all queries, and of all keys, of each token.
+DEVICE void await_head_squares(const Block& b, u32 layer) {
+  const u32 told = b.stamp(event_after(layer, ATTENTION));
+  for (u32 i = b.warp; i < 2 * b.state->width; i += WARPS) {
+    const Word* words = head_square_words(b, layer, i / 2, i % 2);
+    f32 sum = 0;
+    for (u32 k = b.index; k < BLOCKS; k += 32) {
+      sum += float_of_bits(await_word(b, words + k, told, AWAIT_HEAD_SQUARES));
+    }
+    sum = warp_total(sum);
+    const f32 numbers = static_cast<f32>((i % 2 ? KV_HEADS : HEADS) * HEAD_DIM);
+    if (b.index == 0) b.state->head_gain[i] = divide(1.0f, square_root(sum / numbers + NORM_EPS));
+  }
+  compute_barrier();  // publishes the norms of all heads to all threads
 }
 
 // ---- what a reader makes of a head ----------------------------------------------------------
@@ -88,11 +133,15 @@ struct HeadTables {
   f32 scale[PAIRS_EACH][2];  // of the norm
   f32 turn[PAIRS_EACH][2];   // cosine and sine
   f32 temperature;           // of a query
+  f32 gain;                  // of all heads, where they are normed at once
 };
 DEVICE bool layer_turns(u32 layer) { return ALL_TURN || LAYER_TURNS[layer]; }
-DEVICE HeadTables head_tables(const Block& b, u32 layer, u32 t, bool query) {
+DEVICE HeadTables head_tables(const Block& b, u32 layer, u32 t, u32 head) {
   HeadTables found = {};
-  const f32* scale = b.p.qk_norm + (2 * layer + !query) * HEAD_DIM;
+  const bool query = head < HEADS;
+  const u32 row = QK_NORM == 2 ? layer * (HEADS + KV_HEADS) + head : 2 * layer + !query;
+  const f32* scale = b.p.qk_norm + row * HEAD_DIM;
+  if constexpr (QK_NORM == 2) found.gain = b.state->head_gain[2 * t + !query];
 #pragma unroll
   for (u32 k = 0; k < PAIRS_EACH; ++k) {
     const u32 pair = b.index + 32 * k;
@@ -117,7 +166,10 @@ DEVICE void norm_head(const HeadTables& tables, f32 (&x)[PAIRS_EACH][2]) {
     square += x[k][0] * x[k][0];
     square += x[k][1] * x[k][1];
   }
-  const f32 gain = divide(1.0f, square_root(warp_total(square) / HEAD_DIM + NORM_EPS));
+  f32 gain = tables.gain;
+  if constexpr (QK_NORM == 1) {
+    gain = divide(1.0f, square_root(warp_total(square) / HEAD_DIM + NORM_EPS));
+  }
 #pragma unroll
   for (u32 k = 0; k < PAIRS_EACH; ++k) {
     x[k][0] = x[k][0] * gain * tables.scale[k][0];

@@ -21,6 +21,10 @@ DEVICE Word* square_words(const Block& b, u32 event) {
   const u32 copy = b.copy(event % STREAM_SLOTS, event, LAST_EVENT + 1);
   return b.p.square_words + (copy * LANES + b.lane) * WIDTH * even(BLOCKS);
 }
+DEVICE Word* gained_words(const Block& b, u32 layer, Module module) {
+  const u32 lane = b.copy(0, 2 * layer + module, 2 * LAYERS) * LANES + b.lane;
+  return b.p.gained_words + lane * WIDTH * even(BLOCKS);
+}
 DEVICE Word* raw_words(const Block& b, u32 layer, Module module, u32 lane) {
   u32 slot = module == ATTENTION ? layer % ATTENTION_SLOTS : ATTENTION_SLOTS + layer % MLP_SLOTS;
   const u32 copy = b.copy(slot, 2 * layer + module, 2 * LAYERS);
@@ -204,10 +208,53 @@ DEVICE void ask_for_lanes(Block& b, u32 layer, Module module) {
   }
 }
 
+// x += norm(gained), of the own rows. All blocks of a lane sum the squares of all its rows.
+DEVICE void join_normed(const Block& b, const Elements& e, u32 layer, Module module) {
+  const u32 event = event_after(layer, module), stamp = b.stamp(event);
+  Word* squares = gained_words(b, layer, module);
+  const u64 row = (2 * layer + module) * NORM_LANES + (NORM_LANES > 1 ? b.lane : 0);
+  const f32* scale = b.p.after_norm + row * HIDDEN + e.first_row;
+  compute_barrier();  // publishes what is gained to the warps that add its squares
+  for (u32 t = b.warp; t < b.state->width; t += WARPS) {
+    f32 sum = 0;
+    for (u32 r = b.index; r < e.rows; r += 32) sum += b.gained(t)[r] * b.gained(t)[r];
+    sum = warp_total(sum);
+    if (b.index == 0) {
+      publish(squares + t * even(BLOCKS) + b.member, bits_of_float(sum), stamp);
+    }
+  }
+  for (u32 t = b.warp; t < b.state->width; t += WARPS) {
+    f32 sum = 0;
+    for (u32 i = b.index; i < BLOCKS; i += 32) {
+      sum += float_of_bits(await_word(b, squares + t * even(BLOCKS) + i, stamp, AWAIT_GAINED));
+    }
+    sum = warp_total(sum);
+    const f32 norm = divide(1.0f, square_root(sum / HIDDEN + NORM_EPS));
+    if (b.index == 0) b.state->inverse_norm[t] = norm;
+  }
+  compute_barrier();  // publishes the norms of what is gained to all threads
+  const u32 told = b.stamp(event);
+  Word* out = stream_words(b, event, b.lane);
+  for (u32 i = b.thread; i < e.count; i += THREADS) {
+    const u32 t = i / e.rows, r = i % e.rows;
+    f32 gain = b.gained(t)[r] * b.state->inverse_norm[t] * scale[r];
+    if constexpr (RESIDUAL_SCALE != 1) gain *= RESIDUAL_SCALE;
+    const f32 x = b.stream(t)[r] + gain;
+    b.stream(t)[r] = x;
+    publish(out + e.at(i), bits_of_float(x), told);
+  }
+}
+
 // x += reduce(outputs), the outputs being the sums that the last product left; see
 // src/monolane/model/_reduce.py for the rule.
-static_assert(update_is_proven(OP_UPDATE, await(AWAIT_LANES, WHEN_LATE),
-                               tell(AWAIT_LANES, WHEN_READ), await(AWAIT_LANES, WHEN_NOW)));
+template <typename... Norm>
+DEVICE constexpr bool joining_is_proven(Norm... norm) {
+  return update_is_proven(OP_UPDATE, await(AWAIT_LANES, WHEN_LATE), tell(AWAIT_LANES, WHEN_READ),
+                          await(AWAIT_LANES, WHEN_NOW), norm...);
+}
+static_assert(NORM_AFTER
+                  ? joining_is_proven(BARRIER, tell(AWAIT_GAINED), await(AWAIT_GAINED), BARRIER)
+                  : joining_is_proven());
 template <u32 PARTS, u32 ROWS, bool FOLDED>
 DEVICE void update_stream(const Block& b, u32 layer, Module module) {
   const Share own = b.share(module == ATTENTION ? SHARE_O : SHARE_DOWN);
@@ -223,6 +270,10 @@ DEVICE void update_stream(const Block& b, u32 layer, Module module) {
     for (u32 k = 0; k < BATCH; ++k) {
       u32 i = begin + k * THREADS;
       if (e.has(i)) output[k] = row_total<PARTS, ROWS, FOLDED>(b, i / e.rows, i % e.rows);
+      if constexpr (OUT_BIAS) {
+        const u64 row = static_cast<u64>(layer) * HIDDEN + e.first_row + i % e.rows;
+        if (module == ATTENTION && e.has(i)) output[k] += b.p.out_bias[row];
+      }
       gain[k] = delay < 0 ? output[k] * square_root(static_cast<f32>(LANES)) : output[k];
     }
     // Outputs of layer - delay are read before those of this layer are published: whoever sees
@@ -246,12 +297,17 @@ DEVICE void update_stream(const Block& b, u32 layer, Module module) {
     for (u32 k = 0; k < BATCH; ++k) {
       u32 i = begin + k * THREADS;
       if (!e.has(i)) continue;
+      if constexpr (NORM_AFTER) {
+        b.gained(i / e.rows)[i % e.rows] = gain[k];
+        continue;
+      }
       f32* x = b.stream(i / e.rows) + i % e.rows;
       if constexpr (RESIDUAL_SCALE != 1) gain[k] *= RESIDUAL_SCALE;
       *x += gain[k];
       publish(out + e.at(i), bits_of_float(*x), stamp);
     }
   }
+  if constexpr (NORM_AFTER) join_normed(b, e, layer, module);
   if constexpr (TELLS_SQUARES) publish_squares(b, event, e.rows);
 }
 
@@ -382,107 +438,18 @@ DEVICE void normalise_stream(const Block& b, u32 event, const f32* scale) {
 }
 static_assert(HIDDEN % 2 == 0, "words are read in pairs");
 
-// ---- a head that reads all lanes ---------------------------------------------------------------
-// Offers the own rows, normalised unless the head norms their sum.
-DEVICE void publish_joined(const Block& b) {
-  Share own = b.share(SHARE_DOWN);
-  u32 rows = own.end - own.begin;
-  const f32* scale = b.p.final_norm + (FINAL_NORM_LANES > 1 ? b.lane * HIDDEN : 0);
-  if constexpr (HEAD != HEAD_SUM) {
-    for (u32 t = b.warp; t < b.state->width; t += WARPS) await_norm(b, LAST_EVENT, t);
-    compute_barrier();  // publishes the norms to all threads
-  }
-  for (u32 i = b.thread; i < rows * b.state->width; i += THREADS) {
-    u32 t = i / rows, r = i % rows;
-    f32 x = b.stream(t)[r];
-    if constexpr (HEAD != HEAD_SUM) x = x * b.state->inverse_norm[t] * scale[own.begin + r];
-    Word* out =
-        b.p.joined_words + static_cast<u64>((b.copy(0) * LANES + b.lane) * WIDTH + t) * HIDDEN;
-    post<AWAIT_JOINED>(b, out + own.begin + r, bits_of_float(x), b.stamp(LAST_EVENT));
-  }
-}
-
-// Columns c and c + 1 of a token, added over the lanes in ascending order.
-DEVICE void add_joined(const Block& b, u32 t, u32 c, f32& first, f32& second) {
-  first = second = 0;
-  for (u32 lane = 0; lane < LANES; ++lane) {
-    const Word* at =
-        b.p.joined_words + static_cast<u64>((b.copy(0) * LANES + lane) * WIDTH + t) * HIDDEN + c;
-    Patience patience;
-    WordPair got = look_at_pair(AWAIT_JOINED, at);
-    u32 stamp = b.stamp(LAST_EVENT);
-    while (got.a.stamp != stamp || got.b.stamp != stamp) {
-      if (give_up(b, patience, AWAIT_JOINED, lane, lane * BLOCKS)) break;
-      got = look_at_pair(AWAIT_JOINED, at);
-    }
-    first += float_of_bits(got.a.value);
-    second += float_of_bits(got.b.value);
-  }
-}
-
-DEVICE void join_mean(const Block& b) {
-  for (u32 i = b.thread; i < b.prepared_tokens() * (HIDDEN / 2); i += THREADS) {
-    u32 t = b.prepared_token(i / (HIDDEN / 2)), c = i % (HIDDEN / 2) * 2;
-    f32 first, second;
-    add_joined(b, t, c, first, second);
-    constexpr f32 SHARE = 1.0f / LANES;
-    put_activations(b, t, c, first * SHARE, second * SHARE);
-  }
-}
-
-DEVICE void join_concat(const Block& b) {
-  for (u32 lane = 0; lane < LANES; ++lane) {
-    const Word* words =
-        b.p.joined_words + static_cast<u64>(b.copy(0) * LANES + lane) * WIDTH * HIDDEN;
-    await_pairs(
-        b, b.prepared_tokens() * (HIDDEN / 2), b.stamp(LAST_EVENT), AWAIT_JOINED,
-        [&](u32 i) {
-          return words + b.prepared_token(i / (HIDDEN / 2)) * HIDDEN + i % (HIDDEN / 2) * 2;
-        },
-        [&](u32 i, u32 first, u32 second) {
-          u32 t = b.prepared_token(i / (HIDDEN / 2)), c = lane * HIDDEN + i % (HIDDEN / 2) * 2;
-          put_activations(b, t, c, float_of_bits(first), float_of_bits(second));
-        },
-        [&](u32) { return lane * BLOCKS; });
-  }
-}
-
-// The norm of the sum of the lanes: token by token, the sums read twice rather than kept.
-DEVICE void join_sum(const Block& b) {
-  for (u32 n = 0; n < b.prepared_tokens(); ++n) {
-    u32 t = b.prepared_token(n);
-    f32 square = 0;
-    for (u32 c = 2 * b.thread; c < HIDDEN; c += 2 * THREADS) {
-      f32 first, second;
-      add_joined(b, t, c, first, second);
-      square += first * first + second * second;
-    }
-    square = warp_total(square);
-    compute_barrier();  // guards the sums below against the readers of the previous token's
-    if (b.index == 0) b.state->warp_sums[b.warp] = square;
-    compute_barrier();  // publishes the warps' sums
-    f32 sum = 0;
-    for (u32 warp = 0; warp < WARPS; ++warp) sum += b.state->warp_sums[warp];
-    f32 norm = divide(1.0f, square_root(sum / HIDDEN + NORM_EPS));
-    for (u32 c = 2 * b.thread; c < HIDDEN; c += 2 * THREADS) {
-      f32 first, second;
-      add_joined(b, t, c, first, second);
-      put_activations(b, t, c, first * norm * b.p.final_norm[c],
-                      second * norm * b.p.final_norm[c + 1]);
-    }
-  }
-}
-
-template <typename... Norms>
-DEVICE constexpr bool join_is_proven(Norms... norms) {
-  return WIDE ? is_proven(OP_JOIN, norms..., tell(AWAIT_JOINED), await(AWAIT_JOINED),
-                          tell(AWAIT_ACTIVATIONS))
-              : is_proven(OP_JOIN, norms..., tell(AWAIT_JOINED), await(AWAIT_JOINED));
-}
-static_assert(HEAD == HEAD_SUM ? join_is_proven() : join_is_proven(await(AWAIT_SQUARES), BARRIER));
-DEVICE void join(const Block& b) {
-  publish_joined(b);
-  if constexpr (HEAD == HEAD_MEAN) join_mean(b);
-  if constexpr (HEAD == HEAD_SUM) join_sum(b);
-  if constexpr (HEAD == HEAD_CONCAT) join_concat(b);
+// The same without a norm.
+static_assert(WIDE ? is_proven(OP_FETCH_STREAM, await(AWAIT_STREAM), tell(AWAIT_ACTIVATIONS))
+                   : is_proven(OP_FETCH_STREAM, await(AWAIT_STREAM)));
+DEVICE void fetch_stream(const Block& b, u32 event) {
+  const Word* words = stream_words(b, event, b.lane);
+  await_pairs(
+      b, b.prepared_tokens() * (HIDDEN / 2), b.stamp(event), AWAIT_STREAM,
+      [&](u32 i) {
+        return words + b.prepared_token(i / (HIDDEN / 2)) * HIDDEN + i % (HIDDEN / 2) * 2;
+      },
+      [&](u32 i, u32 first, u32 second) {
+        const u32 t = b.prepared_token(i / (HIDDEN / 2)), c = i % (HIDDEN / 2) * 2;
+        put_activations(b, t, c, float_of_bits(first), float_of_bits(second));
+      });
 }

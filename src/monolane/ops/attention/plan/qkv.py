@@ -45,7 +45,10 @@ def reads_raw(config: ModelConfig, device: DeviceDescription, layer: int) -> boo
     if not device.tile_rows or any(x.keys_of is not None for x in config.attentions.values()):
         return False
     attention = config.attention(layer)
-    plain = attention.latent is None and attention.qk_norm is not QkNorm.ALL
+    # A norm of all heads would need those of other lanes, of which a worker may know nothing.
+    plain = attention.latent is None and (
+        attention.qk_norm is not QkNorm.ALL or config.num_lanes == 1
+    )
     return plain and not (attention.gate or attention.value_norm or attention.key_is_value)
 
 
@@ -89,8 +92,9 @@ def _order(plan: Plan, layer: int) -> tuple[PhaseKind, ...]:
     attention = _attention_of(plan.config, layer)
     if attention is None:
         return ()
-    late = (PhaseKind.NORM_QK,) if attention.qk_norm is QkNorm.ALL else ()
-    return (PhaseKind.QKV, *late)
+    raw = reads_raw(plan.config, plan.device, layer)
+    late = attention.qk_norm is QkNorm.ALL and not raw
+    return (PhaseKind.QKV, PhaseKind.NORM_QK) if late else (PhaseKind.QKV,)
 
 
 def _share_out(builder: Builder, layer: int) -> Mapping[Role, Share]:
@@ -196,6 +200,10 @@ def finish_raw(
     heads, kv_heads = attention.heads // lanes, attention.kv_heads // lanes
     raw = worker.read(Buffer.UNNORMED, (lane, slice(worker.width)))
     q, k, v = np.split(raw, [heads * dim, (heads + kv_heads) * dim], axis=1)
+    if attention.qk_norm is QkNorm.ALL:
+        own = worker.run.layers[layer]
+        q = rms_norm(q[None], own[Role.Q_NORM], worker.plan.config.norm_eps)[0]
+        k = rms_norm(k[None], own[Role.K_NORM], worker.plan.config.norm_eps)[0]
     q = tempered(worker, layer, _finished(worker, layer, Role.Q, slice(None), heads * dim, q))
     k = _finished(worker, layer, Role.K, slice(None), kv_heads * dim, k)
     own_heads = slice(kv_head * (heads // kv_heads), (kv_head + 1) * (heads // kv_heads))
