@@ -21,6 +21,7 @@ from monolane.engine import Engine
 from monolane.errors import BackendError
 from monolane.serve._anthropic import routes as messages
 from monolane.serve._anthropic.errors import error_json
+from monolane.serve._http.admission import Admission
 from monolane.serve._http.guard import Guard
 from monolane.serve._http.page import page_routes
 from monolane.serve._http.protocol import LimitedProtocol, Turns
@@ -155,6 +156,7 @@ class _Server(uvicorn.Server):
                 (LimitedProtocol,),
                 {
                     "turns": Turns(),
+                    "admission": Admission(),
                     "send_seconds": options.send_seconds,
                     "max_connections": options.max_connections,
                 },

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from monolane.serve._errors import ApiError
+from monolane.serve._http.admission import Admission
 from monolane.serve._http.guard import decoded
 from monolane.serve._options import HEAD_BYTES
 
@@ -137,6 +138,7 @@ class LimitedProtocol(HttpToolsProtocol):
     """One connection; a server takes a subclass with values of its own."""
 
     turns = Turns()
+    admission = Admission()
     send_seconds = 30.0  # that a client may leave unread what fills the buffers
     max_connections = 1024  # open at once; requests on more are told to come back
 
@@ -155,19 +157,25 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._ended = False  # no more is read
         self._running: Any = None  # the cycle of the request that is answered, or was last
+        self._lost: Exception | None = None  # why the connection was lost
         self.flow: _Flow = _Flow(transport)
         self._start_timer("head", _HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers, and what is not read yet."""
-        self._unread = memoryview(b"")
+        """Forget the timers, and what is not read yet; tell who answers when its turn has come."""
+        self._unread, self._lost = memoryview(b""), exc
         self.turns.leave(self)
+        self.connections.discard(self)
         for name in list(self._timers):
             self._stop_timer(name)
+        self.admission.go(self)
+
+    def leave(self) -> None:
+        """Tell who answers that the client has left."""
         if self._is_answering:  # uvicorn tells the last request alone, which may not have begun
             self._running.disconnected = True
             self._running.message_event.set()
-        super().connection_lost(exc)
+        super().connection_lost(self._lost)
 
     @property
     def _is_answering(self) -> bool:
@@ -182,8 +190,11 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         if self._came > _FREE_BYTES:
             self._wait()
-        else:
+        elif self._is_answering or self._in_head:
             self.read_on()
+        elif self.admission.come(self, data):
+            self._waits = True
+            self.flow.hold()
 
     def _wait(self) -> None:
         self._waits = True
