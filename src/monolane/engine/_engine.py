@@ -19,6 +19,7 @@ from monolane.engine._chunked_prefill import Feed, feed_in_parts
 from monolane.engine._constrained_decoding import Constraint
 from monolane.engine._files import ModelFiles
 from monolane.engine._memory import check_cache
+from monolane.engine._no_executor import NoExecutor
 from monolane.engine._open_executor import find_context, open_executor
 from monolane.engine._parameters import SamplingParams
 from monolane.engine._prefix_file import check_writable
@@ -123,6 +124,19 @@ class Engine:
             except BaseException:
                 executor.close()  # who keeps the error keeps it, too, and its ranks would run on
                 raise
+
+    @classmethod
+    def for_reading(cls, model: str | Path, context: int, adapters: Sequence[str] = ()) -> "Engine":
+        """Open a model without its weights: to make token ids of prompts, and nothing else.
+
+        ``context`` is what an engine that answers was loaded with, ``adapters`` the names of what
+        it was given.
+        """
+        path = find_model(str(model))
+        with naming(path):
+            files = ModelFiles.open(path)
+            named = Adapters(names=tuple(adapters))
+            return cls(files, NoExecutor(context), files.tokenizer(), 0.0, "off", adapters=named)
 
     def generate(
         self,

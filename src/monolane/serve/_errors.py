@@ -93,7 +93,7 @@ class ContextError(ApiError):
             name,
             code=TOO_LONG,
         )
-        self.context, self.tokens = context, tokens
+        self.context, self.got, self.tokens = context, got, tokens
 
 
 def api_error(error: BaseException) -> ApiError:

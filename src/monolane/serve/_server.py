@@ -69,7 +69,7 @@ def serve(
         format_named(options.tool_format)
     _check_certificate(options)
     with _listening(options) as listener:
-        service = Service(load, options, bandwidth)
+        service = Service(load, options, bandwidth, reads_apart=True)
         url = _url(options, listener)
         server = _Server(service, listener, lambda: ready(url))
         announce(url)
@@ -119,19 +119,28 @@ def build_app(
         if spans is not None:
             await asyncio.to_thread(spans.close)
 
-    page = page_routes()
-    openai = [*routes(service, OTHERS), *responses.responses_routes(service)]
-    openai += [*embedding_routes(service)]
-    native = llamacpp.llamacpp_routes(service)  # before the others: /completions is one of them
-    native += _without_version(openai)
-    all_routes = [*openai, *native, *messages.messages_routes(service), *page]
-    router = Router(all_routes, redirect_slashes=False, lifespan=lifespan)
+    page, (all_routes, native) = page_routes(), _routes(service)
+    router = Router([*all_routes, *page], redirect_slashes=False, lifespan=lifespan)
     open_paths = [*OPEN, *(route.path for route in page)]
     spellings = dict.fromkeys(messages.PATHS, error_json)
     native_paths = ("/embedding", *(route.path for route in native))
     spellings |= dict.fromkeys(native_paths, llamacpp_error)
     note = service.metrics.refusals.note
     return Guard(router, service.options, open_paths, note, spellings, spans)
+
+
+def build_router(service: Service) -> ASGIApp:
+    """Return the routes alone: no page, no keys, and errors are raised."""
+    return Router(_routes(service)[0], redirect_slashes=False)
+
+
+def _routes(service: Service) -> tuple[list[Route], list[Route]]:
+    """Return all routes, and of these llama.cpp's, whose errors are spelled in its own way."""
+    openai = [*routes(service, OTHERS), *responses.responses_routes(service)]
+    openai += [*embedding_routes(service)]
+    native = llamacpp.llamacpp_routes(service)  # before the others: /completions is one of them
+    native += _without_version(openai)
+    return [*openai, *native, *messages.messages_routes(service)], native
 
 
 def _without_version(given: list[Route]) -> list[Route]:

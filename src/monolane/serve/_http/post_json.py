@@ -13,13 +13,28 @@ from monolane.serve._run.service import Service
 
 
 async def answer_posted(
-    service: Service, request: Request, answer: Callable[[bytes], Any]
+    service: Service,
+    request: Request,
+    answer: Callable[[bytes], Any],
+    *,
+    by_itself: bool = True,
 ) -> Response:
-    """Return what ``answer`` makes of the body; its work is dropped where the client has gone."""
+    """Return what ``answer`` makes of the body; its work is dropped where the client has gone.
+
+    ``by_itself``: the answer follows from the body and the model's files, so that another process
+    may make it; False where it needs what this server keeps.
+    """
     with await read_body(request, service.bodies, service.options.max_body_bytes) as body:
         gone = asyncio.create_task(disconnected(request.receive))
         try:
-            reply = await service.prepare(lambda: long_json(answer(body.take())), gone, body)
+            path: str = request.scope["path"]
+            where = service.reader_of(body) if by_itself else service.here
+            reply = await service.prepare(
+                lambda: where.answer(path, body.take(), lambda data: long_json(answer(data))),
+                gone,
+                body,
+                where.preparers,
+            )
             return Response(reply, media_type="application/json")
         finally:
             gone.cancel()

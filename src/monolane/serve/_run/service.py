@@ -21,6 +21,7 @@ from monolane.serve._run.fair_queue import NOBODY
 from monolane.serve._run.memory import give_back, settle
 from monolane.serve._run.metrics import Metrics
 from monolane.serve._run.preparers import LeftError, Preparers
+from monolane.serve._run.reading_process import LONG_BODY, Here, ReadingProcess, Setup
 from monolane.serve._run.scheduler import Scheduler
 
 _STEP = 64  # tokens of context, which add too few bytes to a token to matter
@@ -66,7 +67,9 @@ class Service:
         load: Callable[[], Engine],
         options: ServerOptions,
         bandwidth: Callable[[], float | None] = lambda: None,
+        reads_apart: bool = False,
     ) -> None:
+        """``reads_apart``: long bodies that need no model are answered by another process."""
         self.options = options
         self.state: State = "loading"
         self.failure: Exception | None = None
@@ -80,6 +83,9 @@ class Service:
         self.preparers = Preparers(
             max(_PREPARE_WAITING, options.queue_limit + options.policy.slots)
         )
+        self.here = Here(self.preparers)
+        self._reads_apart = reads_apart
+        self._apart: ReadingProcess | None = None
         self.bodies = Bodies(max(ROOM, 2 * options.max_body_bytes))
         self._tidying: asyncio.TimerHandle | None = None
         self.running: set[Choice] = set()  # those that decode
@@ -104,10 +110,30 @@ class Service:
         except Exception as error:
             self.failure, self.state = error, "failed"
             return
+        if self._reads_apart:
+            self._apart = self._process_for(self._engine)
         self.metrics.ready(self._engine, time.monotonic() - begin)
         self._watching = asyncio.create_task(self._watch())
         if self.state == "loading":
             self.state = "ready"
+
+    def _process_for(self, engine: Engine) -> ReadingProcess:
+        options = self.options
+        setup = Setup(
+            str(engine.folder),
+            engine.backend.context,
+            tuple(engine.adapters.names),
+            options.model_name,
+            options.any_model,
+            options.tool_format,
+            options.max_body_bytes,
+        )
+        return ReadingProcess(setup, options.queue_limit + _PREPARE_WAITING)
+
+    def reader_of(self, body: Body) -> Here | ReadingProcess:
+        """Return who answers a body that needs no model, and has the threads that wait for it."""
+        apart = self._apart
+        return apart if apart and body.size > LONG_BODY and apart.is_ready else self.here
 
     def _check_names(self, engine: Engine) -> None:
         """RequestError where an adapter goes by the model's name."""
@@ -214,23 +240,26 @@ class Service:
         work: Callable[[], T],
         gone: "asyncio.Task[None] | None" = None,
         body: Body | None = None,
+        preparers: Preparers | None = None,
     ) -> T:
         """Return what ``work`` returns, on a thread: it may take seconds before an answer begins.
 
         ``gone`` is done when the client has left: work is dropped then, at the latest before its
-        next unit. ``body`` is what it is about. ApiError 429 where too much waits.
+        next unit. ``body`` is what it is about, ``preparers`` whose threads do it, where those are
+        not the usual ones. ApiError 429 where too much waits.
         """
+        by = preparers or self.preparers
         what = (body.sender, body.size, body.costly) if body else (NOBODY, 0, False)
-        job = self.preparers.submit(work, *what)
+        job = by.submit(work, *what)
         if body is not None:
-            body.give_up = lambda: self.preparers.refuse(job, self.bodies.refused())
+            body.give_up = lambda: by.refuse(job, self.bodies.refused())
         if gone is not None:
-            gone.add_done_callback(leave := lambda _: self.preparers.leave(job))
+            gone.add_done_callback(leave := lambda _: by.leave(job))
         try:
             found: T = await result_of(job.done)
             return found
         except (asyncio.CancelledError, LeftError):
-            self.preparers.leave(job)
+            by.leave(job)
             if gone is None or not gone.done():
                 raise  # it is the server that ends
             raise ApiError(499, "the client closed the connection") from None
@@ -259,6 +288,8 @@ class Service:
         """End all requests, also those that are being read; none can be made any more."""
         self.end_requests()
         self.preparers.close()
+        if self._apart is not None:
+            self._apart.close()
 
     async def close(self) -> None:
         """End all requests and give back threads and memory."""

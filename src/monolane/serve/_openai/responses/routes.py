@@ -85,7 +85,8 @@ class _Responses:
             _, ids, _ = read_chat(asked, service.engine, tool_format, bounded=False)
             return {"object": "response.input_tokens", "input_tokens": len(ids)}
 
-        return await answer_posted(service, request, work)
+        # An earlier response that the request names is kept in this process.
+        return await answer_posted(service, request, work, by_itself=False)
 
     def _stored(self, request: Request) -> Stored:
         name = request.path_params["id"]
