@@ -1,6 +1,7 @@
 """Disks, files and data that a run cannot use: one message each, and nothing is lost."""
 
 import errno
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,17 +90,17 @@ def test_a_token_that_the_model_has_no_row_for(tiny: RunConfig) -> None:
 def test_an_isolated_gradient_that_is_not_finite_is_left_out(
     tiny: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    update = Trainer._update
+    norm, steps = Trainer.norm, itertools.count()
 
-    def spoiled(trainer: Trainer, rate: float) -> float:
-        if rate == trainer.rate(2):
+    def spoiled(trainer: Trainer) -> Any:
+        if next(steps) == 2:
             for parameter in trainer.model.parameters():
                 assert parameter.grad is not None
                 parameter.grad.fill_(float("inf"))
                 break
-        return update(trainer, rate)
+        return norm(trainer)
 
-    monkeypatch.setattr(Trainer, "_update", spoiled)
+    monkeypatch.setattr(Trainer, "norm", spoiled)
     config = replace(tiny, schedule=replace(tiny.schedule, steps=5, warmup=4, decay=0))
     ear = Ear()
     assert train_run(config, tmp_path / "run", ear).skipped == ()

@@ -55,6 +55,7 @@ def test_one_line_per_step_validation_and_event(tmp_path: Path) -> None:
         "tokens_per_s": 1000.0,
         "mfu": 0.25,
         "seconds": 0.256,
+        "waited": 0.0,
     }
     assert scores == {"step": 1, "validation": {"bits_per_byte": 1.25, "bits_per_byte/web": 1.25}}
     assert {**event, "time": ""} == {"step": 1, "event": "checkpoint", "text": "kept", "time": ""}

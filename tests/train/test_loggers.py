@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def _scalars(reader: Any, name: str) -> list[tuple[int, float]]:
 def test_tensorboard_reads_every_figure(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     board = TensorBoard(tmp_path, start=0)
-    board.step(record(1, mfu=0.25))
+    board.step(replace(record(1, mfu=0.25), waited=0.125, memory=3 << 30, reserved=5 << 30))
     board.validation(1, {"bits_per_byte/web": 1.25})
     board.event(1, "checkpoint", "kept")
     board.close()
@@ -44,6 +45,9 @@ def test_tensorboard_reads_every_figure(tmp_path: Path) -> None:
     assert _scalars(reader, "train/z_loss") == [(1, 0.001)]
     assert _scalars(reader, "train/tokens") == [(1, 256)]
     assert _scalars(reader, "speed/mfu") == [(1, 0.25)]
+    assert _scalars(reader, "speed/waited_for_rows") == [(1, 0.125)]
+    assert _scalars(reader, "memory/peak_bytes") == [(1, 3 << 30)]
+    assert _scalars(reader, "memory/reserved_bytes") == [(1, 5 << 30)]
     assert _scalars(reader, "validation/bits_per_byte/web") == [(1, 1.25)]
     assert "event/checkpoint/text_summary" in reader.Tags()["tensors"]
 

@@ -1,6 +1,8 @@
 """What a person sees of a run: lines in a log file, a view on a terminal, nothing on stdout."""
 
 import io
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -54,6 +56,24 @@ def test_the_view_holds_what_the_run_said_last() -> None:
         "step 0  start: 2 processes",
     ):
         assert shown in view, view
+
+
+def test_memory_and_rows_that_come_too_slowly_have_lines() -> None:
+    def view(**more: Any) -> str:
+        screen = io.StringIO()
+        console = Console(file=screen, force_terminal=True, width=100, height=40)
+        terminal = Terminal(steps=10, console=console)
+        terminal.step(replace(record(1, 3.0), **more))
+        terminal.close()
+        return screen.getvalue()
+
+    shown = view(waited=3.0, memory=3 << 30, reserved=5 << 30)
+    assert "3.0 GiB at the peak, 5.0 held" in shown
+    assert "waited for rows" in shown
+    assert "10% of the step" in shown
+    quiet = view(waited=0.3)
+    assert "memory" not in quiet
+    assert "waited" not in quiet
 
 
 class _Gone(io.StringIO):

@@ -32,14 +32,13 @@ def _gradients(trainer: Trainer, rows: Rows) -> tuple[Outcome, dict[str, torch.T
     """Do a step whose update is caught; return its outcome and the gradients before clipping."""
     caught: dict[str, torch.Tensor] = {}
 
-    def catch(rate: float) -> float:
+    def catch(rate: float, norm: torch.Tensor, finite: bool) -> None:
         for name, parameter in trainer.model.named_parameters():
             assert parameter.grad is not None
             caught[name] = parameter.grad.full_tensor().clone()
         trainer.optimiser.clear()
-        return 0.0
 
-    trainer._update = catch  # type: ignore[method-assign]
+    trainer.update = catch  # type: ignore[method-assign]
     return trainer.step(0, rows), caught
 
 
@@ -67,6 +66,19 @@ def test_passes_add_up_to_one_batch(tiny: RunConfig, rows_per_pass: int) -> None
     for name in expected:
         difference = torch.linalg.vector_norm(got[name] - expected[name])
         assert difference <= tolerance * torch.linalg.vector_norm(expected[name]), name
+
+
+def test_gradients_are_added_up_once_a_step_or_after_each_pass(tiny: RunConfig) -> None:
+    rows = _rows(tiny)
+    found = []
+    for reduce in ("step", "pass"):
+        config = _with_passes(replace(tiny, parallel=replace(tiny.parallel, reduce=reduce)), 2)
+        with _trainer(config) as trainer:
+            found.append(_gradients(trainer, rows))
+    (once, expected), (each, got) = found
+    assert once == each
+    for name in expected:  # of one process: the same sums in the same order
+        assert torch.equal(expected[name], got[name]), name
 
 
 def test_the_gradient_is_that_of_the_mean_over_all_targets(tiny: RunConfig) -> None:

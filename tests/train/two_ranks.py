@@ -16,13 +16,12 @@ def gradients(config: RunConfig, world: World) -> dict[str, torch.Tensor]:
     caught: dict[str, torch.Tensor] = {}
     trainer = Trainer(config, world)
 
-    def catch(rate: float) -> float:
+    def catch(rate: float, norm: torch.Tensor, finite: bool) -> None:
         for name, parameter in trainer.model.named_parameters():
             assert parameter.grad is not None
             caught[name] = parameter.grad.full_tensor()
-        return 0.0
 
-    trainer._update = catch  # type: ignore[method-assign]
+    trainer.update = catch  # type: ignore[method-assign]
     _step(trainer, 0)
     return caught
 

@@ -13,7 +13,7 @@ import typer
 from monolane.cli import _options as options
 from monolane.cli._groups import grouped
 
-_FORECAST = ("world_size", "mfu", "device")  # options of --dry-run alone
+_FORECAST = ("world_size", "mfu", "device", "rehearse")  # options of --dry-run alone
 _PUBLISHED = 192  # devices that trained the published model
 # Options that stand for a field of a run config.
 _FIELDS = {"steps": "schedule.steps", "seed": "seed", "threads": "compute.threads"}
@@ -37,6 +37,14 @@ class Forecast:
     device: Annotated[
         str, typer.Option(help="With --dry-run: the device, such as H100 or MI300X.")
     ] = "H100"
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="With --dry-run: do one step, too, on tensors without numbers and among pretended "
+            "processes, and print its memory and what it sends.",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +150,12 @@ def train(
         world = forecast.world_size or (
             1 if planned.data.rows_per_step % _PUBLISHED else _PUBLISHED
         )
-        sys.stdout.write(made_forecast(planned, world, forecast.mfu, forecast.device).text())
+        made = made_forecast(planned, world, forecast.mfu, forecast.device)
+        sys.stdout.write(made.text())
+        if forecast.rehearse:
+            from monolane.train import rehearse
+
+            sys.stdout.write(f"\n{rehearse(planned, world).text(made.memory.total)}")
         return
     assert out is not None
     check_place(out, beside=planned is None)

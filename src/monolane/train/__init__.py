@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from monolane.train._lock import held
     from monolane.train._loggers import check_boards, run_observers, standard_listeners
     from monolane.train._record import Observer, Observers, StepRecord
+    from monolane.train._rehearsal import Rehearsal, rehearse
     from monolane.train._run import disk_errors_told, train_run
 else:
     _MODULES = {
@@ -44,6 +45,7 @@ else:
         "_lock": ("held",),
         "_loggers": ("check_boards", "run_observers", "standard_listeners"),
         "_record": ("Observer", "Observers", "StepRecord"),
+        "_rehearsal": ("Rehearsal", "rehearse"),
         "_run": ("disk_errors_told", "train_run"),
     }
     __getattr__ = torch_names(__name__, _MODULES, "training (monolane.train)", "train")
@@ -56,6 +58,7 @@ __all__ = [
     "Observer",
     "Observers",
     "Progress",
+    "Rehearsal",
     "RestartPolicy",
     "RunConfig",
     "StepRecord",
@@ -73,6 +76,7 @@ __all__ = [
     "plot_runs",
     "read_curves",
     "read_weights",
+    "rehearse",
     "run_observers",
     "shipped_configs",
     "standard_listeners",

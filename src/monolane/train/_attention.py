@@ -6,6 +6,7 @@ come from :func:`visible`, and are held against each other by a test.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -47,9 +48,15 @@ def _boolean_mask(documents_BT: Tensor, window: int | None) -> Tensor:
 
 def _block_mask(documents_BT: Tensor, window: int | None) -> Any:
     rows, length = documents_BT.shape
-    return create_block_mask(
-        _predicate(documents_BT, window), rows, None, length, length, documents_BT.device.type
-    )
+    device = documents_BT.device.type
+    # Uncompiled, the predicate is a matrix [B, T, T] that is written and read several times.
+    make = _compiled() if device == "cuda" else create_block_mask
+    return make(_predicate(documents_BT, window), rows, None, length, length, device)
+
+
+@cache
+def _compiled() -> Callable[..., Any]:
+    return torch.compile(create_block_mask, dynamic=False)
 
 
 def _predicate(documents_BT: Tensor, window: int | None) -> Callable[..., Tensor]:

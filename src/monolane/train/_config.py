@@ -134,6 +134,9 @@ class Parallel:
     # Processes that share one copy; 0: all. Copies are data-parallel (HSDP).
     shard: NonNegativeInt = 0
     reshard_after_forward: bool = True  # false: faster backward, one whole model more in memory
+    # When gradients are added up over the processes: once a step, which keeps them whole until then
+    # (4 bytes a parameter), or after each pass.
+    reduce: Literal["step", "pass"] = "step"
 
 
 @config

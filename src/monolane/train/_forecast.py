@@ -51,7 +51,7 @@ class Memory:
     """Bytes of one device at the peak of a step, by what they hold."""
 
     weights: float  # float32, this device's share
-    gradients: float  # float32, this device's share
+    gradients: float  # float32: this device's share, or whole ones until they are added up
     optimizer: float  # float32: two moments (AdamW), or one (Muon's matrices)
     gathered: float  # whole layers in the precision of the products, and their gradients
     activations: float
@@ -139,7 +139,7 @@ def forecast(config: RunConfig, world: int, mfu: float, device: str = "H100") ->
         device=next(name for name in PEAKS if PEAKS[name] == peak_of(device) and name in device),
         parameters=sum(tensor.size for tensor in tensors),
         flops_per_token=flops_per_token(config.model, config.data.sequence_length),
-        memory=memory_of(tensors, config, shard),
+        memory=memory_of(tensors, config, shard, config.rows_per_process(world)),
     )
 
 
@@ -151,8 +151,11 @@ def tensors_of(model: Model) -> Sequence[TensorSpec]:
         raise ConfigError(f"[model]: {error}") from None
 
 
-def memory_of(tensors: Sequence[TensorSpec], config: RunConfig, shard: int) -> Memory:
-    """Return the bytes of one of ``shard`` devices that share a copy of a model's tensors."""
+def memory_of(tensors: Sequence[TensorSpec], config: RunConfig, shard: int, rows: int) -> Memory:
+    """Return the bytes of one of ``shard`` devices that share a copy of a model's tensors.
+
+    ``rows`` are those that it reads in a step.
+    """
     width = 2 if config.compute.precision == "bfloat16" else 4  # bytes of a number in products
     layers = [0] * config.model.num_hidden_layers
     for tensor in tensors:
@@ -165,9 +168,10 @@ def memory_of(tensors: Sequence[TensorSpec], config: RunConfig, shard: int) -> M
     moments = 2 * every - (matrices if config.optimizer.name == "muon" else 0)
     whole = sum(layers) if not config.parallel.reshard_after_forward else 2 * max(layers)
     tokens = config.compute.rows_per_pass * config.data.sequence_length
+    keeps_whole = config.parallel.reduce == "step" and rows > config.compute.rows_per_pass
     return Memory(
         weights=4 * every / shard,
-        gradients=4 * every / shard,
+        gradients=4 * every / (1 if keeps_whole else shard),
         optimizer=4 * moments / shard,
         # One layer is computed with while the next is fetched; the gradients of a layer leave in
         # float32 while those of the next are made.

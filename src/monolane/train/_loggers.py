@@ -161,8 +161,14 @@ def _scalars(record: StepRecord) -> dict[str, float]:
         "train/tokens": record.tokens,
         "speed/tokens_per_s": record.tokens_per_s,
         "speed/seconds": record.seconds,
+        "speed/waited_for_rows": record.waited,
     }
-    return scalars if record.mfu is None else {**scalars, "speed/mfu": record.mfu}
+    more = {
+        "speed/mfu": record.mfu,
+        "memory/peak_bytes": record.memory,
+        "memory/reserved_bytes": record.reserved,
+    }
+    return scalars | {name: value for name, value in more.items() if value is not None}
 
 
 def _stable_id(folder: Path) -> str:

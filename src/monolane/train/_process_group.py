@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
@@ -41,11 +42,34 @@ class World:
         """Whether this process speaks for the run: log, board, card."""
         return self.rank == 0
 
-    def sum(self, *values: float) -> list[float]:
-        """Return the sums of these values over all processes, with the same bits on each."""
-        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+    def total(self, *values: float | Tensor) -> Tensor:
+        """Return the sums of these values [N] over all processes, with the same bits on each.
+
+        Tensors are float64 ones [n] on the device, which is not waited for.
+        """
+        parts = [
+            one
+            if isinstance(one, Tensor)
+            else torch.tensor([one], dtype=torch.float64).to(self.device, non_blocking=True)
+            for one in values
+        ]
+        total = torch.cat(parts)
         dist.all_reduce(total)
-        return [float(value) for value in total.tolist()]
+        return total
+
+    def take_peaks(self) -> tuple[int, int] | None:
+        """Return a GPU's bytes that tensors took at the peak since the last call, and torch held.
+
+        None on a CPU.
+        """
+        if self.device.type != "cuda":
+            return None
+        peaks = (
+            torch.cuda.max_memory_allocated(self.device),
+            torch.cuda.max_memory_reserved(self.device),
+        )
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return peaks
 
     def tell(self, value: Any) -> Any:
         """Return the first process's ``value`` on every process."""
@@ -74,7 +98,7 @@ def open_world(config: RunConfig) -> Iterator[World]:
     _join(rank, size, device)
     try:
         world = World(
-            rank, size, device, _mesh(device, size, shard), dist.new_group(backend="gloo")
+            rank, size, device, make_mesh(device, size, shard), dist.new_group(backend="gloo")
         )
         yield world
         world.wait()  # who leaves first would close connections that others still read from
@@ -144,7 +168,8 @@ def _join(rank: int, size: int, device: torch.device) -> None:
     )
 
 
-def _mesh(device: torch.device, size: int, shard: int) -> DeviceMesh:
+def make_mesh(device: torch.device, size: int, shard: int) -> DeviceMesh:
+    """Return how ``size`` processes stand, of which each ``shard`` share a copy of the weights."""
     if shard == size:
         return init_device_mesh(device.type, (size,), mesh_dim_names=("shard",))
     return init_device_mesh(

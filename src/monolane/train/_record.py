@@ -26,6 +26,10 @@ class StepRecord:
     tokens_per_s: float  # of all ranks together, over this step
     mfu: float | None  # share of the device's peak, 0 to 1; None where the peak is not known
     seconds: float  # that the step took, on a wall clock
+    waited: float = 0.0  # seconds of these in which its rows were waited for
+    # Bytes of a GPU's memory that tensors took at the step's peak, and that torch held for them.
+    memory: int | None = None
+    reserved: int | None = None
 
 
 class Observer(Protocol):

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from monolane.data import Corpus, disk_told
 from monolane.errors import CheckpointError, ConfigError, TrainingError
+from monolane.train._ahead import Ahead
 from monolane.train._checkpoints import Progress, Store, checkpoint_folder, checkpoint_steps
 from monolane.train._checksums import write_durably
 from monolane.train._config import SETTINGS, RunConfig, differences, load_config, write_config
@@ -96,6 +97,10 @@ class Run:
             write_durably(folder / CONFIG, write_config(config))
             if settings:
                 (folder / SETTINGS).write_text(json.dumps([*settings]) + "\n", encoding="utf-8")
+        count, size = config.data.rows_per_step, world.size
+        self._ahead = Ahead(
+            lambda first: self.blend.rows(first, count, rank=world.rank, world=size)
+        )
         self._until = config.schedule.steps
         self.guard = SpikeGuard(config.guard)
         self.progress = self._start(corpus, newest)
@@ -128,6 +133,7 @@ class Run:
             self.store.settle()
             raise
         finally:
+            self._ahead.close()
             self._observers.close()
 
     def _start(self, corpus: Corpus, newest: int | None) -> Progress:
@@ -145,8 +151,9 @@ class Run:
     def _advance(self, asked: Callable[[], int]) -> None:
         """Do one step and all that is due after it."""
         began, now = time.monotonic(), self.progress
-        count, rank, size = self.config.data.rows_per_step, self.world.rank, self.world.size
-        rows = self.blend.rows(now.next_row, count, rank=rank, world=size)
+        count = self.config.data.rows_per_step
+        then = None if now.step + 1 == self._until else now.next_row + count
+        rows, waited = self._ahead.take(now.next_row, then)
         outcome = self.trainer.step(now.step, rows, asked)
         seconds = time.monotonic() - began
         self.progress = replace(
@@ -156,7 +163,7 @@ class Run:
             tokens=now.tokens + self.config.data.tokens_per_step,
             seconds=now.seconds + seconds,
         )
-        record = self._record(outcome, seconds)
+        record = self._record(outcome, seconds, waited)
         self._observers.step(record)
         if not math.isfinite(record.norm):
             text = "the gradient is not finite: nothing was updated"
@@ -171,7 +178,8 @@ class Run:
             self._observers.event(self.progress.step, "stop", "asked to stop; the state is kept")
             raise KeyboardInterrupt
 
-    def _record(self, outcome: Outcome, seconds: float) -> StepRecord:
+    def _record(self, outcome: Outcome, seconds: float, waited: float) -> StepRecord:
+        memory, reserved = self.world.take_peaks() or (None, None)
         rate = self.config.data.tokens_per_step / seconds
         used = rate / self.world.size * self._per_token
         return StepRecord(
@@ -184,6 +192,9 @@ class Run:
             tokens_per_s=rate,
             mfu=used / self._peak if self._peak else None,
             seconds=seconds,
+            waited=waited,
+            memory=memory,
+            reserved=reserved,
         )
 
     def _keep_and_judge(self, stopping: bool) -> None:

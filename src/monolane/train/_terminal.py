@@ -6,7 +6,7 @@ of this process as well as the journal of one that runs elsewhere.
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -23,6 +23,7 @@ _QUIET_SECONDS = 15.0  # between plain lines when stderr is not a terminal
 _BARS = "▁▂▃▄▅▆▇█"
 _COLUMNS = 60  # of the sparkline
 _EVENTS = 5  # that stay in view
+_LONG_WAIT = 0.05  # of a step, in which its rows were waited for
 _PACE = 50  # steps whose median tells the time that is left
 
 
@@ -121,6 +122,7 @@ class Terminal:
             ("learning rate", f"{record.learning_rate:.3e}"),
             ("tokens", f"{record.tokens:,}"),
             ("speed", speed),
+            *_rare(record),
             ("time left", _duration(left)),
             ("last checkpoint", "none yet" if self._checkpoint is None else f"{self._checkpoint}"),
         ]
@@ -130,6 +132,15 @@ class Terminal:
         for row in rows:
             table.add_row(*row)
         return table
+
+
+def _rare(record: StepRecord) -> Iterator[tuple[str, str]]:
+    """Yield what is not always worth a line: memory on a GPU, and rows that come too slowly."""
+    if record.memory is not None and record.reserved is not None:
+        peak, held = (f"{size / 2**30:.1f}" for size in (record.memory, record.reserved))
+        yield "memory", f"{peak} GiB at the peak, {held} held"
+    if record.waited > _LONG_WAIT * record.seconds:
+        yield "waited for rows", f"{record.waited / record.seconds:.0%} of the step"
 
 
 def sparkline(values: Sequence[float], columns: int) -> str:

@@ -76,21 +76,37 @@ class Trainer:
                 f"{self.config.model.vocab_size}, got {rows.ids.max()} in the corpus; prepare it "
                 "again ('monolane data report CORPUS --verify' looks for damage)"
             )
-        self.model.train()
-        (counted,) = self.world.sum(float((rows.targets != IGNORED).sum()))
-        nats = squares = 0.0
-        for batch in self._passes(index, rows):
-            pass_nats, pass_squares = self._backward(batch, max(counted, 1.0))
-            nats, squares = nats + pass_nats, squares + pass_squares
-        nats, squares, stop = self.world.sum(nats, squares, float(bool(asked_to_stop())))
-        norm = self._update(self.rate(index))
+        losses, counted = self.add_gradients(index, rows)
+        totals = self.world.total(losses, float(bool(asked_to_stop())))
+        norm = self.norm()
+        # The one time in a step that a number comes back: the device is waited for here.
+        nats, squares, stop, tokens, size = torch.cat(
+            [totals, counted, norm.double()[None]]
+        ).tolist()
+        self.update(self.rate(index), norm, math.isfinite(size))
         return Outcome(
-            loss=nats / max(counted, 1.0),
-            z_loss=self.config.optimizer.z_loss * squares / max(counted, 1.0),
-            norm=norm,
-            tokens=int(counted),
+            loss=nats / max(tokens, 1.0),
+            z_loss=self.config.optimizer.z_loss * squares / max(tokens, 1.0),
+            norm=size,
+            tokens=int(tokens),
             interrupted=stop > 0,
         )
+
+    def add_gradients(self, index: int, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Add up the gradients of a step's rows.
+
+        Returns this process's summed losses [2] and how many targets all of them have [1].
+        """
+        self.model.train()
+        counted = self.world.total(float((rows.targets != IGNORED).sum()))
+        # FSDP averages over the processes; times their number that is the sum.
+        scale = (self.world.size / counted.clamp_min(1)).float()[0]
+        losses = torch.zeros(2, dtype=torch.float64, device=self.world.device)
+        batches = [*self._passes(index, rows)]
+        for place, batch in enumerate(batches):
+            self._reduce_after(place == len(batches) - 1)
+            losses += self._backward(batch, scale)
+        return losses, counted
 
     def rate(self, index: int) -> float:
         """Return the learning rate of step ``index``, counted from 0."""
@@ -125,17 +141,26 @@ class Trainer:
             yield ids, targets, documents
 
     def _on_device(self, part: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(part)).to(self.world.device)
+        """Return a part on the device; a copy to a GPU goes on while earlier passes are computed.
 
-    def _backward(
-        self, batch: tuple[Tensor, Tensor, Tensor], counted: float
-    ) -> tuple[float, float]:
-        """Add the gradients of one pass; return its summed losses."""
+        Integers of a few bytes a token: those of all passes of a step take little memory there.
+        """
+        here = torch.from_numpy(np.ascontiguousarray(part))
+        if self.world.device.type == "cuda":
+            here = here.pin_memory()
+        return here.to(self.world.device, non_blocking=True)
+
+    def _reduce_after(self, last: bool) -> None:
+        """Say whether the gradients of the next pass are added up over the processes behind it."""
+        once = self.config.parallel.reduce == "step"
+        self.model.set_requires_gradient_sync(last or not once)
+
+    def _backward(self, batch: tuple[Tensor, Tensor, Tensor], scale: Tensor) -> Tensor:
+        """Add the gradients of one pass, scaled; return its summed losses [2]."""
         nats, squares = self._losses(self.logits(batch[0], batch[2]), batch[1])
         objective = nats + self.config.optimizer.z_loss * squares
-        # FSDP averages over the processes; times their number that is the sum.
-        (objective * (self.world.size / counted)).backward()
-        return nats.item(), squares.item()
+        (objective * scale).backward()
+        return torch.stack([nats, squares]).detach().double()
 
     def logits(self, ids_BT: Tensor, documents_BT: Tensor) -> Tensor:
         """Return the logits [B, T, V] of rows, masked by document where the config says so."""
@@ -152,20 +177,20 @@ class Trainer:
             ).logits
         return logits
 
-    def _update(self, rate: float) -> float:
-        """Clip, then step; return the norm of the whole gradient before clipping."""
-        parameters = list(self.model.parameters())
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    def norm(self) -> Tensor:
+        """Return the norm of the whole gradient."""
+        gradients = [one.grad for one in self.model.parameters() if one.grad is not None]
         total: Any = torch.nn.utils.get_total_norm(gradients)
-        if isinstance(total, DTensor):
-            total = total.full_tensor()
-        norm = float(total)
-        if not math.isfinite(norm):
+        return total.full_tensor() if isinstance(total, DTensor) else total
+
+    def update(self, rate: float, norm: Tensor, finite: bool) -> None:
+        """Clip, then step; drop gradients whose norm is not finite."""
+        if not finite:
             self.optimiser.clear()
-            return norm
-        torch.nn.utils.clip_grads_with_norm_(parameters, self.config.optimizer.clip_norm, total)
+            return
+        limit = self.config.optimizer.clip_norm
+        torch.nn.utils.clip_grads_with_norm_(list(self.model.parameters()), limit, norm)
         self.optimiser.step(rate)
-        return norm
 
 
 def _begun(config: RunConfig) -> Path | None:
