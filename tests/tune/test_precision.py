@@ -22,6 +22,7 @@ from monolane.tune import (
     retrofit_folder,
     swift,
 )
+from monolane.tune._fast_cpu_model import _narrow_products
 
 Make = Callable[..., Path]
 CPU = torch.device("cpu")
@@ -70,6 +71,26 @@ def test_a_step_differs_by_roundings(llama: Make, tmp_path: Path) -> None:
     most = model(step[0], use_cache=False).logits.abs().max().item()
     assert abs(narrow - wide) < 2 * SHARE * most
     # Backward, each of these products is rounded twice more.
+    assert (found - expected).norm() < 2 * SHARE * expected.norm()
+
+
+def test_the_way_of_a_gpu_differs_by_roundings(llama: Make, tmp_path: Path) -> None:
+    """On this CPU: the same operations are narrowed there."""
+    teacher, make, windows = models(llama, tmp_path)
+    places = np.arange(8)
+    best = BestTokens(tmp_path / "best", teacher, windows, 64).take(places)
+    step = (torch.from_numpy(windows.train_RC[places]), *best)
+    model = make()
+    wide, expected, _ = gradients(model, *step, dtype=torch.float32)
+    narrowed = make()
+    _narrow_products(narrowed.model, torch.bfloat16)
+    loss = divergence(narrowed, *step, dtype=torch.bfloat16)
+    loss.backward()  # type: ignore[no-untyped-call]
+    found = torch.cat([p.grad.flatten() for p in narrowed.parameters()])
+    assert {p.grad.dtype for p in narrowed.parameters()} == {torch.float32}
+    assert loss.item() != wide
+    most = model(step[0], use_cache=False).logits.abs().max().item()
+    assert abs(loss.item() - wide) < 2 * SHARE * most
     assert (found - expected).norm() < 2 * SHARE * expected.norm()
 
 
@@ -127,8 +148,18 @@ def test_auto_follows_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
         assert products_dtype("auto", CPU) == fast
         assert products_dtype("float32", CPU) == torch.float32
         assert products_dtype("bfloat16", CPU) == torch.bfloat16
-    assert products_dtype("auto", torch.device("cuda")) == torch.float32
-    with pytest.raises(BackendError, match="precision: expected auto or float32 on cuda"):
-        products_dtype("bfloat16", torch.device("cuda"))
     with pytest.raises(ConfigError, match="precision"):
         AnnealRecipe(precision="half")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("has_unit", [True, False])
+def test_auto_follows_the_gpu(monkeypatch: pytest.MonkeyPatch, has_unit: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_unit)
+    gpu = torch.device("cuda")
+    assert products_dtype("auto", gpu) == (torch.bfloat16 if has_unit else torch.float32)
+    assert products_dtype("float32", gpu) == torch.float32
+    if has_unit:
+        assert products_dtype("bfloat16", gpu) == torch.bfloat16
+        return
+    with pytest.raises(BackendError, match="expected auto or float32 on this GPU"):
+        products_dtype("bfloat16", gpu)

@@ -232,14 +232,32 @@ _INSTEAD: dict[type, Callable[..., Tensor]] = {
 }
 
 
+def _narrow_products(decoder: nn.Module, dtype: torch.dtype) -> None:
+    """Let a decoder multiply in ``dtype``: its streams, norms and weights stay as they are.
+
+    The head is left out: logits are made of float32 numbers.
+    """
+    plain = decoder.forward
+    device = next(decoder.parameters()).device.type
+
+    def forward(*given: Any, **named: Any) -> Any:
+        with torch.autocast(device, dtype):
+            return plain(*given, **named)
+
+    decoder.forward = forward
+
+
 @contextmanager
 def swift(model: LaneformerForCausalLM, dtype: torch.dtype = torch.float32) -> Iterator[None]:
     """Train ``model`` by these functions inside the block, where it is a float32 one on a CPU.
 
-    ``dtype`` is that of the products: see ``products_dtype``. Elsewhere nothing changes: a GPU has
-    batched products and fused norms, and the norms here do not widen what is narrower.
+    ``dtype`` is that of the products: see ``products_dtype``. A GPU has batched products and fused
+    norms, and the norms here do not widen what is narrower: there only the products change.
     """
     changed: list[nn.Module] = []
+    if model.device.type != "cpu" and model.dtype == torch.float32 != dtype:
+        _narrow_products(model.model, dtype)
+        changed.append(model.model)
     wide = model.dtype in (torch.float32, torch.float64)
     dtype = dtype if model.dtype == torch.float32 else model.dtype
     for module in model.modules() if wide and model.device.type == "cpu" else ():
