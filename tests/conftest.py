@@ -20,6 +20,7 @@ import pytest
 import tokenizers
 from hypothesis import settings
 
+from monolane import SamplingParams
 from monolane.errors import ModelNotFoundError
 from monolane.model import parse_config, tensor_specs, write_checkpoint
 from monolane.sources import fetch_model
@@ -320,6 +321,23 @@ def write_gguf() -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def three_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three drafted tokens in each pass: what pays would depend on the machine."""
+    _draft(monkeypatch, 3)
+
+
+@pytest.fixture
+def six_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six drafted tokens in each pass: what pays would depend on the machine."""
+    _draft(monkeypatch, 6)
+
+
+def _draft(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+    drafts = property(lambda params: 0 if params.speculation == "off" else tokens)
+    monkeypatch.setattr(SamplingParams, "drafts", drafts)
 
 
 @pytest.fixture

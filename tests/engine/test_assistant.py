@@ -182,13 +182,6 @@ def test_behind_a_kept_prefix_drafts_are_the_same(pair: Pair, fed: int, behind: 
     assert [accepted for _, accepted in found] == script.accepted
 
 
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three drafted tokens in each pass, whether they pay or not."""
-    drafts = property(lambda params: 0 if params.speculation == "off" else 3)
-    monkeypatch.setattr(SamplingParams, "drafts", drafts)
-
-
 def token_ids(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> Any:
     found = engine.generate(list(prompt), params)
     return found.token_ids, found.logprobs
@@ -203,7 +196,7 @@ PARAMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("three_drafts")
 @pytest.mark.parametrize("more", PARAMS.values(), ids=PARAMS)
 def test_answers_stay_the_same(one: Pair, more: dict[str, Any]) -> None:
     """Behind a kept prefix, of prompts that are longer than a pass, and of several at once."""
@@ -218,7 +211,7 @@ def test_answers_stay_the_same(one: Pair, more: dict[str, Any]) -> None:
                 assert mine.timings.drafters["heads"]["draft_n"] > 0
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("three_drafts")
 def test_answers_stay_the_same_wherever_a_prompt_was_cut(one: Pair) -> None:
     """A slot that held more goes back to each of its places, and on from there."""
     params = SamplingParams(max_tokens=9, logprobs=1)
@@ -239,7 +232,7 @@ def test_answers_stay_the_same_wherever_a_prompt_was_cut(one: Pair) -> None:
 WIDE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "global_head_dim": 64}
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("three_drafts")
 @pytest.mark.parametrize(
     ("least", "options"),
     [

@@ -271,14 +271,7 @@ def test_layers_that_are_not_named_are_spread(
         assert found.read_behind == expected
 
 
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three drafted tokens in each pass, whether they pay or not."""
-    drafts = property(lambda params: 0 if params.speculation == "off" else 3)
-    monkeypatch.setattr(SamplingParams, "drafts", drafts)
-
-
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("three_drafts")
 def test_what_is_drafted_is_what_the_oracle_drafts(model: Path, drafter: Path) -> None:
     """Counted: each pass drafts a block, and the model takes those that it draws itself.
 
@@ -391,7 +384,7 @@ def test_a_token_is_drawn_of_the_best_that_the_one_before_has_moved(tmp_path: Pa
     assert accepted > 0.9 * 8 * count  # a number may get another code, where two are close
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("three_drafts")
 @pytest.mark.parametrize(
     "more",
     [{}, {"temperature": 0.9, "seed": 4, "top_p": 0.9}, {"frequency_penalty": 0.4}],
@@ -412,7 +405,7 @@ def test_answers_stay_the_same(model: Path, plain_drafter: Path, more: dict[str,
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("three_drafts")
 def test_a_model_with_states_and_in_fewer_bits(
     plain_drafter: Path, tmp_path: Path, dtype: str
 ) -> None:

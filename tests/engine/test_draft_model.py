@@ -22,13 +22,6 @@ def engine() -> Iterator[Engine]:
         yield loaded
 
 
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six drafted tokens in each pass, whether they pay or not."""
-    drafts = property(lambda params: 0 if params.speculation == "off" else 6)
-    monkeypatch.setattr(SamplingParams, "drafts", drafts)
-
-
 @pytest.mark.parametrize(
     "params",
     [
@@ -40,7 +33,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["greedy", "sampled", "limited", "penalised", "stopped"],
 )
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("six_drafts")
 def test_the_answer_is_the_same(engine: Engine, params: dict[str, Any]) -> None:
     given: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "logprobs": 2} | params
     plain = engine.generate(PROMPT, SamplingParams(speculation="off", **given))

@@ -173,14 +173,7 @@ def hot(known: int, logits: Any, place: int) -> int:
     return int((logits / np.float32(HOT) + noise).argmax())
 
 
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three drafted tokens in each pass, whether they pay or not."""
-    drafts = property(lambda params: 0 if params.speculation == "off" else 3)
-    monkeypatch.setattr(SamplingParams, "drafts", drafts)
-
-
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("three_drafts")
 @pytest.mark.parametrize("layers", [None, [0, 3, 6]], ids=["usual layers", "said layers"])
 def test_what_is_drafted_is_what_the_oracle_drafts(
     model: Path, drafter: Path, tmp_path: Path, layers: list[int] | None
@@ -228,7 +221,7 @@ def test_what_is_drafted_is_what_the_oracle_drafts(
     assert tokens / 10 < accepted < drafted * 0.9  # so that the counts tell something
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("three_drafts")
 @pytest.mark.parametrize(
     "more",
     [{}, {"temperature": 0.9, "seed": 4, "top_p": 0.9}, {"frequency_penalty": 0.4}],

@@ -47,13 +47,6 @@ def engine(folder: Path) -> Iterator[Engine]:
         yield loaded
 
 
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six drafted tokens in each pass, whether they pay or not."""
-    drafts = property(lambda params: 0 if params.speculation == "off" else 6)
-    monkeypatch.setattr(SamplingParams, "drafts", drafts)
-
-
 @pytest.mark.parametrize(
     "params",
     [
@@ -65,7 +58,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["greedy", "sampled", "limited", "penalised", "stopped"],
 )
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("six_drafts")
 def test_the_answer_is_the_same_behind_kept_prefixes(
     engine: Engine, params: dict[str, Any]
 ) -> None:
