@@ -15,6 +15,8 @@ from monolane.train import forecast, load_config, shipped_configs
 from monolane.train._attention import document_masks
 from monolane.train._build import empty_model, shard_model
 from monolane.train._forecast import (
+    BANDWIDTHS,
+    PEAKS,
     activation_bytes,
     flops_per_token,
     matrix_weights,
@@ -146,6 +148,7 @@ def test_devices_are_known_by_the_names_that_torch_gives() -> None:
     assert peak_of("NVIDIA L40S") == 362e12
     assert peak_of("AMD Instinct MI300X OAM") == 1307e12
     assert peak_of("abacus") is None
+    assert PEAKS.keys() == BANDWIDTHS.keys()
 
 
 @pytest.mark.parametrize("shard", [8, 192])

@@ -155,7 +155,7 @@ def train(
         if forecast.rehearse:
             from monolane.train import rehearse
 
-            sys.stdout.write(f"\n{rehearse(planned, world).text(made.memory.total)}")
+            sys.stdout.write(f"\n{rehearse(planned, world).text(made.memory.total, made.device)}")
         return
     assert out is not None
     check_place(out, beside=planned is None)

@@ -39,6 +39,23 @@ PEAKS = {
     "MI250X": 383e12,
 }
 
+# Bytes/s of their memories, from the same sheets; the names are those of ``PEAKS``.
+BANDWIDTHS = {
+    "B200": 8.0e12,
+    "H200": 4.8e12,
+    "H100 PCIe": 2.0e12,
+    "H100 NVL": 3.9e12,
+    "H100": 3.35e12,
+    "A100": 2.039e12,  # with 80 GB
+    "L40S": 864e9,
+    "L4": 300e9,
+    "A10": 600e9,
+    "MI355X": 8.0e12,
+    "MI325X": 6.0e12,
+    "MI300X": 5.3e12,
+    "MI250X": 3.2e12,
+}
+
 # What was published of the 2B model's two phases: see the configs' own comments.
 _PUBLISHED_DEVICES = 192  # H100
 _PUBLISHED_RATE = 17_000  # tokens/s of one device

@@ -27,8 +27,9 @@ from torch.utils._pytree import tree_iter
 from monolane.data import Rows
 from monolane.errors import ConfigError
 from monolane.train._config import RunConfig
-from monolane.train._forecast import GIB
+from monolane.train._forecast import BANDWIDTHS, GIB, PEAKS, mean_keys
 from monolane.train._process_group import World, make_mesh
+from monolane.train._traffic import Traffic
 from monolane.train._trainer import Trainer
 
 _sharding: Any = import_module("torch.distributed.tensor._sharding_prop")
@@ -53,8 +54,16 @@ class Rehearsal:
     kept_bytes: int  # before and behind it: weights and optimizer state
     calls: dict[str, int] = field(default_factory=dict)  # of collectives, by name
     moved: dict[str, int] = field(default_factory=dict)  # bytes of what they put together, by name
+    kernels: dict[tuple[int, int], int] = field(default_factory=dict)  # by FLOPs and bytes
+    tokens: int = 0  # of this process
 
-    def text(self, forecast: float) -> str:
+    def seconds(self, device: str) -> float:
+        """Return the seconds of the kernels at a device's peaks; ``device``: a name in PEAKS."""
+        flops, bandwidth = PEAKS[device], BANDWIDTHS[device]
+        pairs = self.kernels.items()
+        return sum(n * max(work / flops, size / bandwidth) for (work, size), n in pairs)
+
+    def text(self, forecast: float, device: str) -> str:
         """Return this as lines for people, beside a ``forecast`` of the peak in bytes."""
         lines = [
             "One step, rehearsed: no numbers are computed, the other processes are pretended, and",
@@ -68,6 +77,15 @@ class Rehearsal:
         lines += [
             f"{name.replace('_', '-'):<20} {count:,} calls, {self.moved[name] / GIB:.2f} GiB whole"
             for name, count in sorted(self.calls.items())
+        ]
+        work = sum(count * flops for (flops, _), count in self.kernels.items())
+        size = sum(count * moved for (_, moved), count in self.kernels.items())
+        computed, moved = work / PEAKS[device], size / BANDWIDTHS[device]
+        rate = self.tokens / self.seconds(device)
+        lines += [
+            f"{'arithmetic':<20} {work / 1e12:,.4g} TFLOP: {computed:.4g} s of one {device}",
+            f"{'traffic':<20} {size / GIB:,.4g} GiB, as compiled: {moved:.4g} s",
+            f"{'rate':<20} {rate:,.0f} tokens/s of one {device} at most",
         ]
         return "\n".join(lines) + "\n"
 
@@ -89,7 +107,7 @@ def rehearse(config: RunConfig, size: int, rank: int = 0) -> Rehearsal:
     with (
         _pretended(size, rank, shard) as world,
         FakeTensorMode(allow_non_fake_inputs=True),
-        _Watch() as watch,
+        _Watch(_causal(config)) as watch,
     ):
         return _step(config, rows, world, watch)
 
@@ -102,7 +120,15 @@ def _step(config: RunConfig, rows: Rows, world: World, watch: "_Watch") -> Rehea
     losses, counted = trainer.add_gradients(config.schedule.short_until, rows)
     world.total(losses, counted)
     trainer.update(0.0, trainer.norm(), finite=True)
-    return Rehearsal(watch.peak, kept, dict(watch.calls), dict(watch.moved))
+    kernels = dict(watch.traffic.kernels())
+    return Rehearsal(watch.peak, kept, dict(watch.calls), dict(watch.moved), kernels, rows.ids.size)
+
+
+def _causal(config: RunConfig) -> float:
+    """Return the share of all pairs of tokens that masks and windows leave: of layers the mean."""
+    length = config.data.sequence_length
+    keys = [mean_keys(length, min(window or length, length)) for window in config.model.windows]
+    return sum(keys) / len(keys) / length
 
 
 @contextmanager
@@ -121,10 +147,11 @@ def _pretended(size: int, rank: int, shard: int) -> Iterator[World]:
 
 
 class _Watch(TorchDispatchMode):
-    """Counts the bytes of all storages that are alive, and collectives."""
+    """Counts the bytes of all storages that are alive, collectives, and what kernels do."""
 
-    def __init__(self) -> None:
+    def __init__(self, causal: float) -> None:
         super().__init__()
+        self.traffic = Traffic(causal)
         self.held = self.peak = 0
         self.calls: Counter[str] = Counter()
         self.moved: Counter[str] = Counter()
@@ -137,6 +164,7 @@ class _Watch(TorchDispatchMode):
         self.peak = self.held
         self.calls.clear()
         self.moved.clear()
+        self.traffic.begin()
 
     def __enter__(self) -> "_Watch":
         """Begin to watch, also FSDP's way to free a tensor, which no dispatch sees."""
@@ -167,6 +195,8 @@ class _Watch(TorchDispatchMode):
         found = func(*args, **(kwargs or {}))
         if active_fake_mode() is not self._mode:
             return found
+        if func.namespace == "aten":
+            self.traffic.note(func, args, kwargs, found)
         if func.namespace in _GROUPS and func.__name__ not in _NO_CALLS:
             name = _NAMES[func.__name__.partition(".")[0]]
             tensors = [x for x in tree_iter((args, kwargs)) if isinstance(x, torch.Tensor)]
