@@ -42,7 +42,7 @@ class Forecast:
         typer.Option(
             "--rehearse",
             help="With --dry-run: do one step, too, on tensors without numbers and among pretended "
-            "processes, and print its memory and what it sends.",
+            "processes, and print its memory, what it sends, and how fast it can be.",
         ),
     ] = False
 
