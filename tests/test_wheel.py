@@ -1,4 +1,5 @@
-"""The wheel: what is in it, where it runs, and that it computes what a source install does.
+"""The wheel: what is in it, where it runs, that it computes what a source install does, and what a
+newcomer gets with it: a small base install that needs neither torch nor network.
 
 It is linked of the objects that the environment was built of, so it has this processor's sets of
 instructions alone; ``scripts/wheels`` builds those that are published, and ``scripts/check
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from monolane import __version__
+from monolane import __version__, _core
 
 ROOT = Path(__file__).parents[1]
 # Of the demo model, whole and token by token: bytes, so that every bit counts.
@@ -27,6 +28,18 @@ with monolane.Engine.load("demo", "cpu", workers=1) as engine:
     ids = engine.tokenizer.encode("class Stack:\\n    def push(self, item):")
     said = engine.logits(ids), *(engine.logits(ids[: i + 1])[-1] for i in range(3))
     print(hashlib.sha256(b"".join(x.tobytes() for x in said)).hexdigest())
+"""
+
+MEGABYTES = 200  # of a base install: the README's promise
+# Imported before anything else: an attempt to leave the machine fails.
+NO_NETWORK = """
+import socket
+
+def refuse(*args, **options):
+    raise OSError("this test has no network")
+
+socket.socket.connect = refuse
+socket.getaddrinfo = refuse
 """
 
 pytestmark = pytest.mark.slow
@@ -117,3 +130,46 @@ def test_it_answers_without_a_compiler(installed: Path) -> None:
 def test_its_logits_are_those_of_a_source_install(installed: Path) -> None:
     theirs = run(installed / "python", "-P", "-c", LOGITS, PYTHONPATH="")
     assert theirs == run(sys.executable, "-P", "-c", LOGITS)
+
+
+def test_a_base_install_answers_offline_without_torch(wheel: Path, tmp_path: Path) -> None:
+    """With what it needs from the registry, and nothing of this environment."""
+    folder, bin_ = tmp_path / "venv", tmp_path / "venv" / "bin"
+    venv.create(folder, with_pip=False, symlinks=True)
+    empty = megabytes(folder)
+    pip = (sys.executable, "-m", "pip", f"--python={folder}", "install", "-q", "--no-compile")
+    run(*pip, wheel)
+    # Together with a core of all sets, more than an install has.
+    installed = megabytes(folder) - empty + Path(_core.__file__).stat().st_size / 1e6
+    assert installed < MEGABYTES, f"installed {installed:.0f} MB"
+    (tmp_path / "sitecustomize.py").write_text(NO_NETWORK)
+    alone = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONWARNINGS": "error"}
+
+    def ask(*command: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, capture_output=True, text=True, env=alone, cwd=tmp_path, check=False
+        )
+
+    said = ask(bin_ / "monolane", "generate", "def fibonacci(n):", "-n", "48")
+    assert said.returncode == 0, said.stderr
+    assert "48 tokens" in said.stderr
+    words = ("def ", "return", "self", "class", "if ", '"""')
+    assert sum(word in said.stdout for word in words) >= 2, said.stdout
+    probe = "import monolane, sys; monolane.Engine.load('demo'); assert 'torch' not in sys.modules"
+    assert ask(bin_ / "python", "-c", probe).returncode == 0
+    missing = ask(bin_ / "monolane", "verify", "-m", "demo")
+    assert missing.returncode == 1
+    assert "pip install 'monolane[hf]'" in missing.stderr
+
+
+def test_a_source_install_says_what_it_is_built_with() -> None:
+    """pip fetches that into an environment of its own, and asks there; nothing is compiled.
+
+    The environment of these tests was compiled by the same commands.
+    """
+    said = run(sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", ROOT)
+    assert f"Would install monolane-{__version__}" in said
+
+
+def megabytes(folder: Path) -> float:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6

@@ -43,7 +43,7 @@ IN_ORDER = {
 # Page ("" for all): what it says, and what is run instead.
 SUBSTITUTES = {
     "": {
-        "scripts/bootstrap && ": "",  # tests/test_install.py installs
+        "scripts/bootstrap && ": "",  # tests/test_wheel.py installs
         ".venv/bin/": "",  # the environment of the tests, which is first in PATH
         "python bench/": f"python {ROOT}/bench/",
     },
