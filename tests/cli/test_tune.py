@@ -230,6 +230,7 @@ def test_heads_are_trained_and_draft(tmp_path: Path) -> None:
         lanes = run("tune", kind, "-m", "demo", "-o", tmp_path / kind, "--text", text)
         assert lanes.returncode == 1
         assert "expected a model of one lane" in lanes.stderr
+        assert "reading texts" not in lanes.stderr
     wrong = run("generate", "x", "--heads", tmp_path)
     assert wrong.returncode == 1
     assert "heads: expected a folder that 'monolane tune heads' wrote" in wrong.stderr

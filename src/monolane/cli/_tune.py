@@ -5,12 +5,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from monolane.cli import _options as options
 from monolane.cli._groups import grouped
+
+if TYPE_CHECKING:
+    from monolane.model import ModelConfig
 
 tune = typer.Typer(no_args_is_help=True, help="Train what goes beside a model.")
 T = TypeVar("T")
@@ -90,7 +93,9 @@ def tune_heads(
     --draft OUTPUT then makes its answers faster. They learn from what the model says to requests
     made of Python's library, or from --text. A killed run is in OUTPUT.run: continue with --resume.
     """
-    _look(model, out)
+    from monolane.model import check_heads
+
+    check_heads(*_look(model, out))
     from monolane.tune import HeadsRecipe, train_heads
 
     recipe = _recipe(HeadsRecipe, learning)
@@ -117,7 +122,9 @@ def tune_eagle(
     from. The model's streams are read by the reference backend: seconds for each text of a small
     model. A killed run is in OUTPUT.run: continue with --resume.
     """
-    _look(model, out)
+    from monolane.model import check_eagle
+
+    check_eagle(*_look(model, out))
     from monolane.tune import EagleRecipe, train_eagle
 
     recipe = _recipe(EagleRecipe, learning)
@@ -142,7 +149,9 @@ def tune_nextn(
     --draft OUTPUT then makes its answers faster. It learns from what 'monolane tune heads' learns
     from. A killed run is in OUTPUT.run: continue with --resume.
     """
-    _look(model, out)
+    from monolane.model import check_nextn
+
+    check_nextn(*_look(model, out))
     from monolane.tune import NextNRecipe, train_nextn
 
     recipe = _recipe(NextNRecipe, learning)
@@ -151,14 +160,18 @@ def tune_nextn(
     _conclude(out, trained.right_before, trained.right)
 
 
-def _look(model: str, out: Path) -> None:
-    """Refuse a place or a model before torch is loaded, which takes seconds."""
+def _look(model: str, out: Path) -> "tuple[ModelConfig, str]":
+    """Refuse a place or a model before torch is loaded, which takes seconds.
+
+    Returns the model's config, and where it is from.
+    """
     from monolane.engine import ModelFiles
     from monolane.model import check_place
     from monolane.sources import find_model
 
     check_place(out)  # before a model is fetched
-    ModelFiles.open(find_model(model)).weights()
+    path = find_model(model)
+    return ModelFiles.open(path).weights().config, str(path)
 
 
 def _recipe(kind: Callable[..., T], learning: Learning | NextNLearning) -> T:

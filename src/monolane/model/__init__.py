@@ -19,8 +19,8 @@ from monolane.model._atomic_folder import check_place, check_replaceable, folder
 from monolane.model._checkpoint import Checkpoint, find_shards, find_weights, write_checkpoint
 from monolane.model._config import Head, ModelConfig, WeightDtype
 from monolane.model._dflash import DFLASH_MATRICES, DFLASH_NORMS, Dflash, is_dflash
-from monolane.model._draft_heads import Heads, is_heads
-from monolane.model._eagle import EAGLE_MATRICES, EAGLE_NORMS, Eagle, is_eagle
+from monolane.model._draft_heads import Heads, check_heads, is_heads
+from monolane.model._eagle import EAGLE_MATRICES, EAGLE_NORMS, Eagle, check_eagle, is_eagle
 from monolane.model._features import COMMON_FEATURES
 from monolane.model._fields import read_json_object
 from monolane.model._formats import (
@@ -43,7 +43,14 @@ from monolane.model._layer_config import LayerConfig, ModuleConfig
 from monolane.model._mapped_file import MappedFile
 from monolane.model._markov import MarkovHead
 from monolane.model._module import Module
-from monolane.model._nextn import is_nextn, nextn_config, open_nextn, paired, write_nextn
+from monolane.model._nextn import (
+    check_nextn,
+    is_nextn,
+    nextn_config,
+    open_nextn,
+    paired,
+    write_nextn,
+)
 from monolane.model._quant_config import Quantization
 from monolane.model._quant_convert import (
     MatrixError,
@@ -172,6 +179,9 @@ __all__ = [
     "WeightFormat",
     "Weights",
     "YarnScaling",
+    "check_eagle",
+    "check_heads",
+    "check_nextn",
     "check_place",
     "check_replaceable",
     "copy_beside",

@@ -150,3 +150,11 @@ def _shapes(hidden: int, inner: int, drafted: int) -> dict[str, tuple[int, ...]]
         "head": (drafted, hidden),
         "tokens": (drafted,),
     }
+
+
+def check_heads(config: ModelConfig, source: str) -> None:
+    """ConfigError for a model of which no heads are trained."""
+    if (hidden := config.hidden_size) % 32:
+        raise ConfigError(
+            f"{source}: hidden_size: expected a multiple of 32 for heads, got {hidden}"
+        )

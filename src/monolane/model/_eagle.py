@@ -282,3 +282,13 @@ def _layers(fields: Fields) -> tuple[int, int, int] | None:
     if not isinstance(ids, list) or len(ids) != 3 or any(type(i) is not int for i in ids):
         raise fields.fault("eagle_config", "three numbers as eagle_aux_hidden_state_layer_ids")
     return ids[0] + 1, ids[1] + 1, ids[2] + 1
+
+
+def check_eagle(config: ModelConfig, source: str) -> None:
+    """ConfigError for a model of which no such drafter is trained."""
+    if config.num_lanes > 1 or config.num_layers < 6 or config.hidden_size % 32:
+        raise ConfigError(
+            f"{source}: expected a model of one lane, of 6 layers or more, and of a hidden width "
+            f"that is a multiple of 32, got {config.num_lanes} lanes, {config.num_layers} layers "
+            f"and {config.hidden_size}; 'monolane tune heads' takes others"
+        )

@@ -84,10 +84,20 @@ def nextn_config(config: ModelConfig, source: str) -> ModelConfig:
     if config.num_lanes > 1 or config.experts is not None or config.latent is not None:
         raise ConfigError(
             f"{source}: expected a model of one lane without experts and latents, got "
-            f"{config.num_lanes} lanes of a {config.family} model; a folder of the whole model has "
-            "such a layer, if any, for 'mtp'"
+            f"{config.num_lanes} lanes of a {config.family} model; 'monolane tune heads' takes "
+            "others, and 'mtp' drafts with a layer that is in the model's own folder"
         )
     return layer_ahead(config)
+
+
+def check_nextn(config: ModelConfig, source: str) -> None:
+    """ConfigError for a model of which no such layer is trained: its arithmetic is a Llama's."""
+    nextn_config(config, source)
+    if config.features:
+        raise ConfigError(
+            f"{source}: expected a model that computes what Llama does, got one with "
+            f"{', '.join(config.features)}; 'monolane tune heads' takes others"
+        )
 
 
 def paired(rows: npt.NDArray[Any], head: int, style: PairStyle) -> npt.NDArray[Any]:

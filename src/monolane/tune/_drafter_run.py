@@ -13,7 +13,7 @@ import torch
 
 from monolane.engine import Engine, ModelFiles
 from monolane.errors import TextError
-from monolane.model import Weights, check_replaceable
+from monolane.model import ModelConfig, Weights, check_replaceable
 from monolane.sources import find_model
 from monolane.train import deferred_interrupt
 from monolane.tune._heads_material import Material, gather, given_texts
@@ -40,7 +40,7 @@ def drafter_run(
     model: str | Path,
     destination: Path,
     recipe: DrafterRecipe,
-    check: Callable[[Weights, str], None],
+    check: Callable[[ModelConfig, str], None],
     *,
     text: Path | None,
     overwrite: bool,
@@ -52,13 +52,13 @@ def drafter_run(
 ) -> Iterator[DrafterRun]:
     """Open a drafter's run and read its texts; the rest as ``train_heads`` has it.
 
-    ``check`` is given the model's weights and where they are from, before anything is written.
+    ``check`` is given the model's config and where it is from, before anything is written.
     """
     path = find_model(model)
     check_replaceable(path, destination, overwrite)
     files = ModelFiles.open(path)
     weights = files.weights()
-    check(weights, str(path))
+    check(weights.config, str(path))
     if threads is not None:
         torch.set_num_threads(threads)
     context = min(recipe.context, files.config.max_positions)

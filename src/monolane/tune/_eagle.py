@@ -25,8 +25,7 @@ from torch.nn import functional
 
 from monolane._toml import config
 from monolane.engine import Engine
-from monolane.errors import ConfigError
-from monolane.model import Eagle, Rotary, Weights, folder_aside
+from monolane.model import Eagle, Rotary, Weights, check_eagle, folder_aside
 from monolane.tune._attending_drafter import AttendingTraining, attend
 from monolane.tune._drafter_run import drafter_run
 from monolane.tune._heads_material import Material
@@ -70,7 +69,7 @@ def train_eagle(
         model,
         destination,
         recipe,
-        _check,
+        check_eagle,
         text=text,
         overwrite=overwrite,
         resume=resume,
@@ -90,17 +89,6 @@ def train_eagle(
         with folder_aside(destination) as folder:
             training.eagle().write(folder)
         return TrainedEagle(before, training.measure())
-
-
-def _check(weights: Weights, source: str) -> None:
-    """ConfigError for a model of which no such drafter is made."""
-    config = weights.config
-    if config.num_lanes > 1 or config.num_layers < 6 or config.hidden_size % 32:
-        raise ConfigError(
-            f"{source}: expected a model of one lane, of 6 layers or more, and of a hidden width "
-            f"that is a multiple of 32, got {config.num_lanes} lanes, {config.num_layers} layers "
-            f"and {config.hidden_size}; 'monolane tune heads' takes others"
-        )
 
 
 def _layers(weights: Weights) -> tuple[int, int, int]:

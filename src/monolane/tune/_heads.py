@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from monolane._toml import config
-from monolane.errors import ConfigError
-from monolane.model import Heads, Role, Weights, folder_aside
+from monolane.model import Heads, Role, Weights, check_heads, folder_aside
 from monolane.tune._draft_training import DraftTraining, most_said, widened
 from monolane.tune._drafter_run import drafter_run
 from monolane.tune._heads_material import Material
@@ -76,7 +75,7 @@ def train_heads(
         model,
         destination,
         recipe,
-        _check,
+        check_heads,
         text=text,
         overwrite=overwrite,
         resume=resume,
@@ -94,14 +93,6 @@ def train_heads(
             heads.write(folder)
         size = sum(x.size for x in (heads.gate, heads.up, heads.down, heads.head))
         return TrainedHeads(before, training.measure(), len(training.held_out), size)
-
-
-def _check(weights: Weights, source: str) -> None:
-    """ConfigError for a model of which no heads are made."""
-    if (hidden := weights.config.hidden_size) % 32:
-        raise ConfigError(
-            f"{source}: hidden_size: expected a multiple of 32 for heads, got {hidden}"
-        )
 
 
 class _Block(nn.Module):

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from monolane._toml import config
-from monolane.errors import ConfigError
-from monolane.model import Role, Weights, folder_aside, nextn_config, paired, write_nextn
+from monolane.model import Role, Weights, check_nextn, folder_aside, paired, write_nextn
 from monolane.tune._attending_drafter import AttendingTraining, Kept, attend
 from monolane.tune._draft_training import widened
 from monolane.tune._drafter_run import drafter_run
@@ -67,7 +66,7 @@ def train_nextn(
         model,
         destination,
         recipe,
-        _check,
+        check_nextn,
         text=text,
         overwrite=overwrite,
         resume=resume,
@@ -83,17 +82,6 @@ def train_nextn(
         with folder_aside(destination) as folder:
             write_nextn(folder, run.weights.config, training.block.arrays())
         return TrainedNextN(before, training.measure())
-
-
-def _check(weights: Weights, source: str) -> None:
-    """ConfigError for a model of which no such layer is trained: its arithmetic is a Llama's."""
-    config = weights.config
-    nextn_config(config, source)
-    if config.features:
-        raise ConfigError(
-            f"{source}: expected a model that computes what Llama does, got one with "
-            f"{', '.join(config.features)}; 'monolane tune heads' takes others"
-        )
 
 
 class _Layer(nn.Module):
