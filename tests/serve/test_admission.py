@@ -38,12 +38,17 @@ def asking(tokens: int | None) -> bytes:
     return b"POST / HTTP/1.1\r\n\r\n" + json.dumps(body).encode()
 
 
-def said_by(act: Callable[[Admission, Callable[[str], Caller]], None], *, turns: int = 200) -> str:
-    """Return what connections that act in one turn of a loop say, in order; ``|`` ends a turn."""
+def said_by(
+    act: Callable[[Admission, Callable[[str], Caller]], object], *, turns: int = 200
+) -> str:
+    """Return what connections that act in one turn of a loop say, in order; ``|`` ends a turn.
+
+    The loop does not rest.
+    """
     said: list[str] = []
 
     async def run() -> None:
-        act(Admission(), lambda name: Caller(name, said))
+        act(Admission(rest=0), lambda name: Caller(name, said))
         for _ in range(turns):
             said.append("|")
             await asyncio.sleep(0)
@@ -52,14 +57,14 @@ def said_by(act: Callable[[Admission, Callable[[str], Caller]], None], *, turns:
     return "".join(said).rstrip("|")
 
 
-def test_one_begins_and_one_leaves_in_a_turn() -> None:
+def test_one_begins_or_leaves_in_a_turn() -> None:
     def act(to: Admission, named: Callable[[str], Caller]) -> None:
         for name in "abc":
-            to.come(named(name), asking(9))
+            to.come(named(name), asking(1000))
         for name in "xyz":
             to.go(named(name))
 
-    assert said_by(act) == "a|-xb|-yc|-z"
+    assert said_by(act) == "a|-x|b|-y|c|-z"
 
 
 def test_who_comes_alone_begins_at_once() -> None:
@@ -87,9 +92,47 @@ def test_who_has_left_does_not_begin() -> None:
         to.come(named("a"), asking(1))
         to.come(waiting, asking(1))
         to.come(named("c"), asking(1))
-        to.go(waiting)
+        to.forget(waiting)
 
-    assert said_by(act) == "a|-bc"
+    assert said_by(act) == "a|c"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "order"),
+    [(0.01, "ast-Bb-Cc-Dd"), (2.0, "as-Bt-Cb-Dcd")],
+    ids=["beside short requests", "when they are long past"],
+)
+def test_the_loop_rests_between_those_that_are_not_short(seconds: float, order: str) -> None:
+    """``seconds``: of a turn, by a clock that each look moves on."""
+    looks = itertools.count()
+    said: list[str] = []
+
+    async def run() -> None:
+        admission = Admission(clock=lambda: seconds * next(looks))
+        admission.come(Caller("a", said), asking(1000))
+        for name in "bcd":
+            admission.come(Caller(name, said), asking(1000))
+            admission.go(Caller(name.upper(), said))
+        admission.come(Caller("s", said), asking(1))
+        admission.come(Caller("t", said), asking(64))
+        async with asyncio.timeout(PATIENCE):
+            while len(said) < 9:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(run())
+    assert "".join(said) == order
+
+
+def test_many_short_requests_do_not_hold_others_for_ever() -> None:
+    def act(to: Admission, named: Callable[[str], Caller]) -> None:
+        for _ in range(8):
+            to.come(named("."), asking(1))
+        to.come(named("long"), asking(1000))
+        for _ in range(30):
+            to.come(named("."), asking(1))
+
+    found = said_by(act).replace("|", "")
+    assert found == "." * 32 + "long" + "." * 6
 
 
 @pytest.mark.parametrize(

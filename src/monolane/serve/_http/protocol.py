@@ -168,10 +168,14 @@ class LimitedProtocol(HttpToolsProtocol):
         self.connections.discard(self)
         for name in list(self._timers):
             self._stop_timer(name)
-        self.admission.go(self)
+        if self._is_answering:
+            self.admission.go(self)
+        else:
+            self.admission.forget(self)
+            self.leave()
 
     def leave(self) -> None:
-        """Tell who answers that the client has left."""
+        """End with a client who has left, and tell who answers."""
         if self._is_answering:  # uvicorn tells the last request alone, which may not have begun
             self._running.disconnected = True
             self._running.message_event.set()
