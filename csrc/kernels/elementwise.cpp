@@ -8,6 +8,25 @@ MONOLANE_CLONES void add_to(float* x, const float* y, int64_t count) {
   for (int64_t i = 0; i < count; ++i) x[i] += y[i];
 }
 
+MONOLANE_CLONES void add_all_to(float* x, const float* const* y, int64_t terms, int64_t count) {
+  if (terms == 0) return;
+  if (terms == 1) return add_to(x, y[0], count);
+  constexpr int64_t kBlock = 32;  // sums that stay in registers
+  const float *first = y[0], *last = y[terms - 1];
+  int64_t i = 0;
+  for (; i + kBlock <= count; i += kBlock) {
+    float sums[kBlock];
+    for (int64_t k = 0; k < kBlock; ++k) sums[k] = x[i + k] + first[i + k];
+    for (int64_t j = 1; j + 1 < terms; ++j) {
+      for (int64_t k = 0; k < kBlock; ++k) sums[k] += y[j][i + k];
+    }
+    for (int64_t k = 0; k < kBlock; ++k) x[i + k] = sums[k] + last[i + k];
+  }
+  for (; i < count; ++i) {
+    for (int64_t j = 0; j < terms; ++j) x[i] += y[j][i];
+  }
+}
+
 MONOLANE_CLONES void add_scaled_to(float* x, const float* y, float scale, int64_t count) {
   for (int64_t i = 0; i < count; ++i) x[i] += scale * y[i];
 }

@@ -8,6 +8,8 @@
 namespace monolane {
 
 void add_to(float* x, const float* y, int64_t count);
+// Adds `terms` vectors, one after another: x is read and written once for all of them.
+void add_all_to(float* x, const float* const* y, int64_t terms, int64_t count);
 void add_scaled_to(float* x, const float* y, float scale, int64_t count);
 void scale_by(float* x, float scale, int64_t count);
 // out[i] = max(x[i], 0)^2; a NaN stays one.

@@ -10,6 +10,8 @@ namespace monolane {
 
 namespace {
 
+constexpr int64_t kTogether = 8;  // lanes' outputs that are added at a time
+
 // What a lane's stream gains of a module's outputs for a token, reduced and normed: gain [D].
 void reduce(Forward& f, const PlanUpdate& update, const PlanModule& module, int64_t own_lane,
             int64_t t, float* gain) {
@@ -20,11 +22,20 @@ void reduce(Forward& f, const PlanUpdate& update, const PlanModule& module, int6
   if (update.delay == kNever) {
     add_scaled_to(gain, own, std::sqrt(static_cast<float>(h.lanes)), hidden);
   } else {
+    const float* outputs[kTogether];
+    int64_t count = 0;
+    const auto add = [&](const float* output) {
+      outputs[count++] = output;
+      if (count < kTogether) return;
+      add_all_to(gain, outputs, count, hidden);
+      count = 0;
+    };
     for (int64_t j = 0; j < h.lanes; ++j) {
       if (j == own_lane && update.delay > 0) continue;
-      add_to(gain, output(f, module.output, update.other_slot, j) + t * hidden, hidden);
+      add(output(f, module.output, update.other_slot, j) + t * hidden);
     }
-    if (update.delay > 0) add_to(gain, own, hidden);
+    if (update.delay > 0) add(own);
+    add_all_to(gain, outputs, count, hidden);
   }
 }
 

@@ -98,7 +98,7 @@ def cases(draw, multiple):
         else st.sampled_from([32, 96, 160, 384, 3072, 4128])
     )
     rows = draw(st.integers(1, 40))
-    width = draw(st.integers(1, 64))
+    width = draw(st.integers(1, 96))
     row_cuts = draw(st.lists(st.integers(0, rows), max_size=3))
     token_cuts = draw(st.lists(st.integers(0, width), max_size=3))
     return cols, rows, width, row_cuts, token_cuts, draw(st.integers(0, 2**32 - 1))

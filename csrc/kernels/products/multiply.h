@@ -88,6 +88,17 @@ static inline void take_up(const float* aside, Floats (&acc)[R][T]) {
   }
 }
 
+// A tile's sums where it begins: zero in the first block of columns.
+template <int R, int T>
+static inline void begin_sums(bool first, const float* aside, Floats (&acc)[R][T]) {
+  if (!first) return take_up<R, T>(aside, acc);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) acc[r][t] = zero();
+  }
+}
+
 // How weights are brought in before they are needed. Measured: bench/cpu/README.md.
 enum class Fetch {
   kNone,   // by the hardware alone
@@ -143,15 +154,7 @@ static inline void tile(const Dot& dot, int64_t row, const char* tokens, int64_t
   constexpr int kSteps = kUnroll<R, T>;
   constexpr bool kSteady = kFetch == Fetch::kAhead || kFetch == Fetch::kNext;
   Floats acc[R][T];
-  if (!kCut || columns.begin == 0) {
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) acc[r][t] = zero();
-    }
-  } else {
-    take_up<R, T>(aside, acc);
-  }
+  begin_sums<R, T>(!kCut || columns.begin == 0, aside, acc);
   if constexpr (kFetch == Fetch::kParts) fetch<kFetch>(stream, stream.part);
   Stream ahead = stream;  // a copy: it stays in a register
   int64_t k = columns.begin;

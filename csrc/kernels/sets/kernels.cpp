@@ -7,6 +7,7 @@
 #include "kernels/pointwise.h"
 #include "kernels/products/multiply.h"
 #include "kernels/products/pack.h"
+#include "kernels/products/widened.h"
 #include "kernels/sets/parts.h"
 
 namespace monolane::MONOLANE_ISA {
@@ -19,6 +20,12 @@ static FloatDot<W> float_dot(const Matrix& w) {
 static void multiply(const Matrix& w, int64_t row_begin, int64_t row_end, Activation kind,
                      const void* packed, int64_t width, float* y, int64_t y_stride) {
   const auto run = [&](const auto& dot) {
+    if constexpr (kIsWidened<std::remove_cvref_t<decltype(dot)>>) {
+      if (width >= kWidenFrom) {
+        return multiply_widened(dot, row_begin, row_end, static_cast<const char*>(packed), width,
+                                {y, y_stride});
+      }
+    }
     multiply_by(dot, row_begin, row_end, packed, width, {y, y_stride});
   };
   switch (w.format) {
