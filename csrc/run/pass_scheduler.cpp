@@ -205,12 +205,21 @@ void PassScheduler::lay_out_rows() {
       decoding_.push_back(&running);
     }
   }
-  // Sequences that decode come first, with their drafts; prompts have what is left, and where those
-  // are many half of the pass: else beside 63 of them a prompt would be read a token a pass.
+  // Sequences that decode come first, with their drafts, and prompts have what is left. Where that
+  // is less than the prompts want, and than half of a pass, these have a pass of their own before
+  // each in which all decode: else beside 63 of them a prompt would be read a token a pass. A short
+  // one then waits for its own rows alone, and nobody who decodes for more than a pass.
   const int32_t most = decode_width(h);
-  add_decoding(most - static_cast<int32_t>(std::min<int64_t>(waiting, most / 2)), most);
+  const bool fits =
+      static_cast<int64_t>(decoding_.size()) + std::min<int64_t>(waiting, most / 2) <= most;
+  prompts_alone_ = !fits && !prompts_alone_;
+  if (prompts_alone_) {
+    for (Running* running : decoding_) running->draft.clear();
+  } else {
+    add_decoding(most);
+  }
   // Nobody waits for his next token during a wider pass, and it has no room for all rows' logits.
-  const bool wide = f_.pass.width == 0 && all_logits_ == nullptr;
+  const bool wide = decoding_.empty() && all_logits_ == nullptr;
   add_reading(wide ? h.max_width : most);
   if (reading_.empty() && f_.pass.width > 0) pass_begun_ns_ = now_ns();
 }
@@ -220,10 +229,10 @@ int64_t PassScheduler::left_of(const Running& running) {
   return static_cast<int64_t>(running.advance.tokens.size() - running.fed);
 }
 
-// Adds the rows of sequences that decode; where they are more than `room` they take turns, a part
-// of them in each pass, and have no drafts.
-void PassScheduler::add_decoding(int32_t room, int32_t most) {
-  if (static_cast<int32_t>(decoding_.size()) <= room) {
+// Adds the rows of sequences that decode; where they are more than the pass has they take turns,
+// and have no drafts.
+void PassScheduler::add_decoding(int32_t most) {
+  if (static_cast<int32_t>(decoding_.size()) <= most) {
     for (Running* running : decoding_) add_rows(*running, most);
     return;
   }
@@ -233,10 +242,10 @@ void PassScheduler::add_decoding(int32_t room, int32_t most) {
   });
   for (Running* running : decoding_) {
     running->draft.clear();
-    if (f_.pass.width == room) break;
-    add_rows(*running, room);
+    if (f_.pass.width == most) break;
+    add_rows(*running, most);
   }
-  turn_ = decoding_[room]->advance.slot;
+  turn_ = decoding_[most]->advance.slot;
 }
 
 // Adds rows of prompts as they came, but the shortest first, in up to half of them. So a short one

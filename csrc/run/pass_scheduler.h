@@ -128,7 +128,7 @@ class PassScheduler {
   void time_pass();
   void lay_out_rows();
   static int64_t left_of(const Running& running);
-  void add_decoding(int32_t room, int32_t most);
+  void add_decoding(int32_t most);
   void add_reading(int32_t most);
   void draft();
   bool ask_for_drafts(Running& running, int rows, bool reading);
@@ -176,6 +176,7 @@ class PassScheduler {
   Speculation speculation_;
   OnToken on_token_ = nullptr;  // of an epoch that drafts for another executor
   int32_t turn_ = 0;            // the slot that decodes next where not all can
+  bool prompts_alone_ = false;  // in this pass, though there are others that decode
   // Of a pass: scratch.
   std::vector<Running*> decoding_, reading_;
   std::vector<DraftAsk> asks_;

@@ -54,23 +54,22 @@ def drawn_before(events: list[TokenEvent], slot: int) -> Counter[int]:
     return Counter(event.slot for event in events[:first])
 
 
-def test_a_short_prompt_is_read_in_a_pass_beside_63_that_decode(executor: CpuExecutor) -> None:
+def test_a_short_prompt_is_read_before_63_that_decode(executor: CpuExecutor) -> None:
     """By the one row that these leave it would take 30."""
     others = [asked(slot, 1, 60) for slot in range(SLOTS - 1)]
     events = run(executor, *others, asked(SLOTS - 1, 31, 1))
-    # In the first pass all read, and a row is left for it. In the second it has the 30 that it
-    # wants, and the others have 34.
-    counts = drawn_before(events, SLOTS - 1)
-    assert sorted(counts.values()) == [1] * 29 + [2] * 34
+    # In the first pass all read, and a row is left for it. The second has the 30 that it wants.
+    assert list(drawn_before(events, SLOTS - 1).values()) == [1] * (SLOTS - 1)
 
 
-def test_who_decodes_beside_a_long_prompt_takes_turns(executor: CpuExecutor) -> None:
+def test_who_decodes_beside_a_long_prompt_does_so_in_every_other_pass(
+    executor: CpuExecutor,
+) -> None:
     others = [asked(slot, 1, 60) for slot in range(SLOTS - 1)]
     counts = drawn_before(run(executor, *others, asked(SLOTS - 1, 600, 1)), SLOTS - 1)
-    # 600 tokens, 32 a pass, beside 32 of 63: so each of these draws about every other time.
-    assert len(counts) == SLOTS - 1
-    assert max(counts.values()) - min(counts.values()) <= 1
-    assert 8 <= min(counts.values()) <= 11
+    # A row is left for it in the first pass. Then it has 64 in one pass, and one row in the next
+    # beside 63 draws: after nine such pairs 14 of its tokens are left.
+    assert list(counts.values()) == [1 + 9] * (SLOTS - 1)
 
 
 def test_few_that_decode_have_a_row_in_each_pass(executor: CpuExecutor) -> None:
@@ -107,7 +106,10 @@ def test_a_long_prompt_does_not_wait_for_many_short_ones(executor: CpuExecutor) 
 
 
 def test_rows_of_others_change_no_bit(executor: CpuExecutor) -> None:
-    each = [asked(slot, 1 + 37 * (slot % 5 == 0), 12, logprobs=1) for slot in range(SLOTS)]
+    each = [
+        asked(slot, 1 + 37 * (slot % 5 == 0), 12, logprobs=1, drafts=slot % 3)
+        for slot in range(SLOTS)
+    ]
     together = run(executor, *each)
     for advance in each[::7]:
         alone = run(executor, advance)
