@@ -117,9 +117,11 @@ def test_a_layer_moves_what_torch_compile_says(monkeypatch: pytest.MonkeyPatch) 
     ours = kernels_of(lambda: run(layer))
     moved = sum(n * size for (_, size), n in ours.items())
     monkeypatch.setattr(compiled_by.inductor_metrics_log, "isEnabledFor", lambda level: True)
-    # What comes of a cache is not counted.
-    monkeypatch.setattr("torch._inductor.config.fx_graph_cache", False)
-    monkeypatch.setattr("torch._functorch.config.enable_autograd_cache", False)
     metrics.reset()
-    run(torch.compile(layer, dynamic=False))
+    # What comes of a cache is not counted. By torch's own patches: undoing pytest's hides a field.
+    with (
+        torch._inductor.config.patch(fx_graph_cache=False),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+    ):
+        run(torch.compile(layer, dynamic=False))
     assert moved == pytest.approx(metrics.num_bytes_accessed, rel=0.1)

@@ -95,10 +95,11 @@ def tune_heads(
     """
     from monolane.model import check_heads
 
-    check_heads(*_look(model, out))
+    found = _look(model, out)
     from monolane.tune import HeadsRecipe, train_heads
 
     recipe = _recipe(HeadsRecipe, learning)
+    check_heads(*found)
     with _trained(learning, training) as told:
         trained = train_heads(model, out, recipe, **told)
     _conclude(out, trained.right_before, trained.right)
@@ -124,10 +125,11 @@ def tune_eagle(
     """
     from monolane.model import check_eagle
 
-    check_eagle(*_look(model, out))
+    found = _look(model, out)
     from monolane.tune import EagleRecipe, train_eagle
 
     recipe = _recipe(EagleRecipe, learning)
+    check_eagle(*found)
     with _trained(learning, training, reads=2) as told:
         trained = train_eagle(model, out, recipe, **told)
     _conclude(out, trained.right_before, trained.right)
@@ -151,10 +153,11 @@ def tune_nextn(
     """
     from monolane.model import check_nextn
 
-    check_nextn(*_look(model, out))
+    found = _look(model, out)
     from monolane.tune import NextNRecipe, train_nextn
 
     recipe = _recipe(NextNRecipe, learning)
+    check_nextn(*found)
     with _trained(learning, training) as told:
         trained = train_nextn(model, out, recipe, **told)
     _conclude(out, trained.right_before, trained.right)
