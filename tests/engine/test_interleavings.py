@@ -143,7 +143,11 @@ def shared_run(engine: Engine, rng: np.random.Generator, wishes: list[Wish]) -> 
         read = running[rng.integers(len(running))]
         if read.pieces == read.wish.leaves:
             read.stream.cancel() if rng.random() < 0.5 else read.stream.close()
-        piece = next(read.stream, None)
+        piece = None
+        if rng.random() < 0.3:  # as one thread does for many that sleep
+            engine.backend.gather()
+            piece = read.stream.gather()
+        piece = piece or next(read.stream, None)
         if piece is None:
             running.remove(read)
             ended.append(read)

@@ -296,12 +296,12 @@ def test_who_comes_as_an_epoch_closes_is_served_by_the_next() -> None:
     assert executor.serves == [[0], [0, 1]]
 
 
-def test_a_rest_ends_with_the_last_token_alone() -> None:
+def test_who_awaits_the_end_is_woken_by_the_last_token_alone() -> None:
     executor = Passes()
     shared = SharedExecutor(executor)
     first, second = (shared.start(Advance(slot=i, token_ids=(1,), budget=3)) for i in (0, 1))
     reader = thread(lambda: [second.read() for _ in range(3)])
-    rests = thread(lambda: first.rest(PATIENCE))
+    rests = thread(lambda: first.await_end(lambda: False))
     for _ in range(2):
         executor.passes.put(0)
         executor.passes.put(1)

@@ -5,8 +5,10 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -90,6 +92,7 @@ def with_service(act: Callable[[Service, Any], Coroutine[Any, Any, None]], apart
 async def until_ready(service: Service) -> None:
     assert service._apart is not None
     end = time.monotonic() + PATIENCE
+    service._apart.takes_next()
     while not service._apart.is_ready:
         assert time.monotonic() < end, "it did not begin"
         await asyncio.sleep(0.02)
@@ -176,10 +179,8 @@ def test_it_ends_with_the_service_and_is_not_begun_for_short_bodies() -> None:
 
 def test_who_waits_when_it_is_closed_is_told() -> None:
     made = ReadingProcess(Setup(str(Engine.load("demo").folder), **SETUP), 4)
-    end = time.monotonic() + PATIENCE
-    while not made.is_ready:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    assert not made.takes_next()
+    assert made._settled.wait(PATIENCE)
     made._closed = True
     process = made._process
     assert process is not None
@@ -187,6 +188,66 @@ def test_who_waits_when_it_is_closed_is_told() -> None:
     with pytest.raises(EngineClosedError):
         made.answer("/tokenize", b"{}", lambda data: b"here")
     made.close()
+
+
+def test_who_comes_while_it_begins_waits_for_it() -> None:
+    """Only the body that has it begun is answered here: dozens of them would hold up all others."""
+    gate, here = threading.Event(), []
+
+    class Slow(ReadingProcess):
+        def _start(self) -> None:
+            gate.wait(PATIENCE)
+            super()._start()
+
+    async def act(service: Service, app: Any) -> None:
+        service._apart = Slow(
+            Setup(
+                str(service.engine.folder), **SETUP | {"context": service.engine.backend.context}
+            ),
+            4,
+        )
+        submit = service.preparers.submit
+        service.preparers.submit = lambda *what: here.append(1) or submit(*what)  # type: ignore
+        first = await asked(app, "/tokenize", {"prompt": TEXT})
+        others = [asyncio.create_task(asked(app, "/tokenize", {"prompt": TEXT})) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert not any(other.done() for other in others)
+        gate.set()
+        assert await asyncio.gather(*others) == [first] * 3
+
+    with_service(act, apart=False)
+    assert len(here) == 1
+
+
+@pytest.mark.parametrize("ends", ["closed", "failed"])
+def test_who_waits_for_one_that_never_comes_goes_on(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    gate = threading.Event()
+
+    class Slow(ReadingProcess):
+        def _start(self) -> None:
+            gate.wait(PATIENCE)
+            super()._start()
+
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    made = Slow(Setup("demo", **SETUP), 4)
+    assert not made.takes_next()
+    assert made.takes_next()
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(made.answer, "/tokenize", b"{}", lambda data: b"here")
+        with pytest.raises(TimeoutError):
+            waits.result(timeout=0.05)
+        if ends == "closed":
+            made.close()
+            with pytest.raises(EngineClosedError):
+                waits.result(timeout=PATIENCE)
+            gate.set()
+        else:
+            gate.set()
+            assert waits.result(timeout=PATIENCE) == b"here"
+            assert not made.takes_next()
+            made.close()
 
 
 def test_an_engine_for_reading_answers_nothing() -> None:

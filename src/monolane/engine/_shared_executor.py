@@ -45,7 +45,7 @@ class _State:
     events: list[TokenEvent] = field(default_factory=list)  # not yet taken
     done: bool = False
     cancelled: bool = False  # to take no further part; the executor may still hold its slot
-    resting: bool = False  # its reader lets tokens gather: it is woken for the last alone
+    resting: bool = False  # its reader awaits the end: another thread gathers its tokens
     stopping: bool = False  # its reader waits until the executor lets go of its slot
     error: BaseException | None = None
 
@@ -216,17 +216,40 @@ class SharedExecutor:
                 raise request.error
             return events
 
-    def rest(self, slot: int, seconds: float) -> None:
-        """Let tokens of a slot gather for so long, or until its last one has come."""
+    def gather(self) -> None:
+        """Move things on without a wait for tokens, for readers that await the end."""
+        with self._changed:
+            try:
+                if not self._blocked():
+                    if self._running:
+                        self._read(0.0)
+                    elif self._waiting():
+                        self._begin()
+            finally:
+                self._pass_on()
+
+    def is_ready(self, slot: int) -> bool:
+        """Tell whether a slot has tokens that are not its last."""
+        request = self._requests[slot]
+        return bool(request.events) and not (request.done or request.cancelled)
+
+    def await_end(self, slot: int, until: Callable[[], bool]) -> None:
+        """Wait until a slot's last token has come or its request was cancelled, or ``until``."""
         with self._changed:
             request = self._requests[slot]
-            if request.done or request.cancelled:
-                return
             request.resting = True
             try:
-                request.changed.wait(seconds)
+                while not (request.done or request.cancelled or until()):
+                    request.changed.wait()
             finally:
                 request.resting = False
+
+    def wake(self, slot: int) -> None:
+        """Have who awaits a slot's end ask ``until``."""
+        with self._changed:
+            request = self._requests.get(slot)
+            if request is not None:
+                request.changed.notify()
 
     def guide(self, slot: int, guide: Guide) -> None:
         """Say what may come next in a guided slot."""
@@ -339,12 +362,12 @@ class SharedExecutor:
             if self._called is not None:
                 self._called.changed.notify()
 
-    def _read(self) -> None:
+    def _read(self, seconds: float = _PATIENCE) -> None:
         error: BaseException | None = None
         over = False
         with self._alone():
             try:
-                over = self.executor.read(_PATIENCE)
+                over = self.executor.read(seconds)
             except BaseException as caught:
                 error, over = caught, not isinstance(caught, KeyboardInterrupt)
         # Taken apart from the wait: a Ctrl-C that ends the wait must not lose a token of others.
@@ -426,10 +449,24 @@ class Request:
         """
         return self._shared.read(self._slot) if self._open else []
 
-    def rest(self, seconds: float) -> None:
-        """Let tokens gather for so long, or until the last one has come."""
-        if self._open and seconds > 0:
-            self._shared.rest(self._slot, seconds)
+    @property
+    def is_ready(self) -> bool:
+        """Whether there are tokens that are not the last, so that reading them takes no wait."""
+        return self._open and self._shared.is_ready(self._slot)
+
+    def await_end(self, until: Callable[[], bool]) -> None:
+        """Wait until the last token has come or it was cancelled, or ``until`` says so.
+
+        Another thread calls ``SharedExecutor.gather`` and reads meanwhile; ``wake`` has ``until``
+        asked.
+        """
+        if self._open:
+            self._shared.await_end(self._slot, until)
+
+    def wake(self) -> None:
+        """Have who awaits the end ask ``until``, from any thread."""
+        if self._open:
+            self._shared.wake(self._slot)
 
     def guide(self, guide: Guide) -> None:
         """Say what may come next: once at first, then once after each draw."""

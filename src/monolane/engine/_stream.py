@@ -63,6 +63,7 @@ class Stream(Iterator[Piece]):
         self._earlier = earlier
         self._prefixes, self.namespace = prefixes, job.namespace
         self._drawn: list[int] = []  # also those behind the end of the answer
+        self._last: Piece | None = None  # once it is made
         self._text = _Text(tokenizer, job)
         self._token_count = self._cached = 0
         self._resumed = False  # what was kept of the prompt has been put into the slot
@@ -106,10 +107,38 @@ class Stream(Iterator[Piece]):
         if self.finish_reason is None:
             self.finish_reason = "cancelled"
 
-    def rest(self, seconds: float) -> None:
-        """Let tokens gather for so long, or until the last has come; by who reads the pieces."""
+    def gather(self) -> Piece | None:
+        """Return what has come since the last piece, without a wait, while its reader sleeps.
+
+        None where nothing has, where it is the last piece, which is left to the reader, or where
+        each draw waits for a mask that the reader works out.
+        """
+        request = self._request
+        if self._last is not None or request is None or not request.is_ready:
+            return None
+        if self._job.constraint is not None:
+            return None
+        piece = self._take(request.read())
+        return piece if piece.finish_reason is None else None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the last piece was gathered, and its reader is to go on."""
+        return self._last is not None
+
+    def await_end(self, until: Callable[[], bool]) -> None:
+        """Wait until the last token has come or the stream was cancelled, or ``until`` says so.
+
+        For who reads the pieces, while another thread gathers them; ``until`` is asked by ``wake``.
+        """
         if self._request is not None:
-            self._request.rest(seconds)
+            self._request.await_end(until)
+
+    def wake(self) -> None:
+        """Have who awaits the end look whether to go on; from any thread."""
+        request = self._request
+        if request is not None:
+            request.wake()
 
     def cancel(self) -> None:
         """Have the decode stop within one token, from any thread; the pieces end there.
@@ -199,21 +228,17 @@ class Stream(Iterator[Piece]):
             prompt_ids = self._read_prompt(slot)
             request = self._backend.start(self._advance(slot, prompt_ids))
             self._watch(request)
-            last: Piece | None = None
             try:
                 guidance = self._guidance(request)
                 if guidance is not None and guidance.begin():
                     self.finish_reason = "stop"
-                    last = Piece("", (), (), "stop")
-                while last is None and not self._cancelled and (events := request.read()):
+                    self._last = Piece("", (), (), "stop")
+                while self._last is None and not self._cancelled and (events := request.read()):
                     # The next mask first: a pass that may need it is running already.
                     over = guidance is not None and guidance.follow(events)
-                    self._drawn += [event.token_id for event in events]
-                    piece = self._piece(events, over)
+                    piece = self._take(events, over)
                     if piece.finish_reason is None:
                         yield piece
-                    else:
-                        last = piece
             finally:
                 self._watch(None)
                 request.stop()
@@ -223,11 +248,11 @@ class Stream(Iterator[Piece]):
         finally:
             self._slot = None
             self._slots.give(slot)
-        if last is None and self._cancelled:
+        if self._last is None and self._cancelled:
             self.finish_reason = "cancelled"
         # Only now: a caller that stops at the last piece and asks for no other holds no slot.
-        if last is not None:
-            yield last
+        if self._last is not None:
+            yield self._last
 
     def _read_prompt(self, slot: int) -> tuple[int, ...]:
         """Have the slot hold the beginning of the prompt, known or read; return what is left of it.
@@ -302,6 +327,14 @@ class Stream(Iterator[Piece]):
             return None
         singly = job.params.logprobs is not None
         return Guidance(job.constraint, request, job.vocab, job.stop_ids, singly=singly)
+
+    def _take(self, events: list[TokenEvent], over: bool = False) -> Piece:
+        """Make the next piece, and note it if it is the last."""
+        self._drawn += [event.token_id for event in events]
+        piece = self._piece(events, over)
+        if piece.finish_reason is not None:
+            self._last = piece
+        return piece
 
     def _piece(self, events: list[TokenEvent], over: bool) -> Piece:
         if self._token_count == 0:

@@ -25,7 +25,7 @@ from monolane.serve._server import build_router
 
 log = logging.getLogger("monolane.serve")
 
-_NICE = 5  # below the server, and below what decodes
+_NICE = 10  # below the server, and below what decodes
 _LARGE = 1 << 20  # bytes of a body after which memory is given back
 
 

@@ -2,8 +2,8 @@
 
 JSON of megabytes is parsed, and texts of megabytes are encoded, by calls that keep Python's lock to
 their end. In the server's own process everybody waits for each of them: for the lock, several times
-a request. This process is begun when the first long body comes; that body, and all others until it
-is there, are answered here. So they are where it cannot be begun, or has died.
+a request. This process is begun when the first long body comes, which is answered here; others wait
+until it is there. Where it cannot be begun, or has died, they are answered here.
 
 It runs the same code on the same model's tokenizer and template, of which it needs no weights. What
 it says goes over a socket that has no name, as JSON: whatever a client's body does to that process,
@@ -72,21 +72,35 @@ class ReadingProcess:
         self._link: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._begun = self._failed = self._closed = False
+        self._settled = threading.Event()  # it is there, or will not be
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be asked; where it does not run yet, it is begun."""
-        if not self._begun and not self._closed:
+        """Whether it is there."""
+        return self._link is not None
+
+    def takes_next(self) -> bool:
+        """Tell whether the next body goes there; where it has not been begun, it is.
+
+        The body that has it begun does not: it would wait the longest.
+        """
+        if self._begun:
+            return not self._failed
+        if not self._closed:
             self._begun = True
             threading.Thread(target=self._start, name="reading process", daemon=True).start()
-        return self._link is not None
+        return False
 
     def answer(self, path: str, data: bytes, here: Callable[[bytes], bytes]) -> bytes:
         """Return the JSON that a body posted to ``path`` gets, made by ``here`` if need be.
 
-        Raises what ``here`` would raise, as an ApiError. For a thread that can wait.
+        Raises what ``here`` would raise, as an ApiError. For a thread that can wait, also until the
+        process is there.
         """
+        self._settled.wait()
         with self._lock:
+            if self._closed:
+                raise EngineClosedError("the server is shutting down")
             link = self._link
             if link is None:
                 return here(data)
@@ -98,6 +112,7 @@ class ReadingProcess:
                     raise EngineClosedError("the server is shutting down") from None
                 log.warning("the process that reads long bodies has ended; it is begun anew")
                 self._end()
+                self._settled.clear()
                 self._begun = False
                 return here(data)
         if head:
@@ -107,6 +122,7 @@ class ReadingProcess:
     def close(self) -> None:
         """End the process; who waits for it gets an EngineClosedError."""
         self._closed = True
+        self._settled.set()
         self.preparers.close()
         self._end()
 
@@ -126,9 +142,12 @@ class ReadingProcess:
             ours.close()
             self._end()
             # Not tried again: what is missing, memory or the right to begin one, stays so.
+            self._failed = True
+            self._settled.set()
             log.warning("long bodies are read by this process, as no other can be begun: %s", error)
             return
         self._link = ours
+        self._settled.set()
         if self._closed:
             self._end()
 

@@ -1,6 +1,7 @@
 """One request on its way: its choices take turns at the engine and report through one channel.
 
-Each choice is decoded by a thread. ``cancel`` reaches it through the choice's stream: within a
+Each choice is decoded by a thread, which sleeps while one thread takes the tokens of all (see
+``output_thread.py``). ``cancel`` reaches it through the choice's stream: within a
 token, or within a pass while the prompt is read. The turn is given back after the thread has let go
 of the slot, never before.
 """
@@ -10,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 from monolane.engine import Piece
@@ -75,6 +77,7 @@ class ServedRequest:
         self.reason: Reason | None = None  # why it was cancelled
         self.error: BaseException | None = None
         self.turns: dict[int, Turn] = {}  # of the choices that wait, by index
+        self._full: set[int] = set()  # of the choices that had no room for a piece
         self._service, self._loop = service, asyncio.get_running_loop()
         self._next, self._ahead = deque(choices), ahead
         # Makes the whole reply of one choice on the thread that has decoded it, None: not there.
@@ -214,37 +217,41 @@ class ServedRequest:
             self._end()
 
     def _decode(self, choice: Choice) -> None:
-        """Run a choice to its end, on a thread of its own."""
-        service = self._service
+        """Run a choice to its end, on a thread of its own, which sleeps while tokens gather."""
         with choice.stream as stream:
             for piece in stream:
-                update = _update(choice, piece)
-                if not choice.first:
-                    choice.first = piece.times_ns[0] if piece.times_ns else time.perf_counter_ns()
-                    if choice.echo is not None:
-                        update.prompt_logprobs = stream.prompt_logprobs
-                choice.times.extend(piece.times_ns)
-                service.note_progress()
-                service.metrics.drawn(len(piece.times_ns))
-                if not self.channel.put(update):
-                    self._loop.call_soon_threadsafe(self.cancel, "buffer")
-                    stream.cancel()
-                    for _ in stream:  # to its end, where what was read is kept
-                        pass
-                    return
-                if piece.finish_reason is None:
-                    stream.rest(_rest(choice, service.scheduler.running))
+                if rest := self._take(choice, piece):
+                    self._service.output.follow(stream, rest, partial(self._take, choice))
+
+    def _take(self, choice: Choice, piece: Piece) -> float:
+        """Report a piece; return the seconds until the next is to be looked for, 0: at once."""
+        if choice.index in self._full:  # to its end, where what was read is kept
+            return 0.0
+        service = self._service
+        update = _update(choice, piece)
+        if not choice.first:
+            choice.first = piece.times_ns[0] if piece.times_ns else time.perf_counter_ns()
+            if choice.echo is not None:
+                update.prompt_logprobs = choice.stream.prompt_logprobs
+        choice.times.extend(piece.times_ns)
+        service.note_progress()
+        service.metrics.drawn(len(piece.times_ns))
+        if not self.channel.put(update):
+            self._full.add(choice.index)
+            self._loop.call_soon_threadsafe(self.cancel, "buffer")
+            choice.stream.cancel()
+            return 0.0
+        return 0.0 if piece.finish_reason else _rest(choice, service.scheduler.running)
 
 
 def _rest(choice: Choice, running: int) -> float:
     """Return the seconds to let tokens gather before the next look; ``running`` sequences decode.
 
-    No client sees a token before the next event, so looking more often gains nothing. It costs
-    much: a thread that wakes for each token takes 34 µs of processor time a token at 3,000 tokens/s
-    in place of 18, and on a CPU a decoding worker that makes way for it holds up all others. So all
-    sequences together are looked at as often as one alone. A rest ends with the last token: at once
-    where another reads, and by its length where the budget ends the answer. There is none where
-    each draw waits for the mask that we work out.
+    No client sees a token before the next event, so looking more often gains nothing, and costs
+    much: on a CPU a decoding worker that makes way for who looks holds up all others. So all
+    sequences together are looked at as often as one alone. Where the budget ends the answer, a
+    rest is no longer than what is left of it. There is none where each draw waits for the mask that
+    we work out.
     """
     drawn = choice.drawn
     if choice.guided or drawn < 2:

@@ -20,6 +20,7 @@ from monolane.serve._run.choice import Choice
 from monolane.serve._run.fair_queue import NOBODY
 from monolane.serve._run.memory import give_back, settle
 from monolane.serve._run.metrics import Metrics
+from monolane.serve._run.output_thread import OutputThread
 from monolane.serve._run.preparers import LeftError, Preparers
 from monolane.serve._run.reading_process import LONG_BODY, Here, ReadingProcess, Setup
 from monolane.serve._run.scheduler import Scheduler
@@ -80,6 +81,7 @@ class Service:
         # Each ends a request that runs or waits.
         self.cancels: set[Callable[[Literal["shutdown"]], None]] = set()
         self.decoders = ThreadPoolExecutor(options.policy.slots, thread_name_prefix="decode")
+        self.output = OutputThread(lambda: self.engine.backend.gather())
         self.preparers = Preparers(
             max(_PREPARE_WAITING, options.queue_limit + options.policy.slots)
         )
@@ -133,7 +135,7 @@ class Service:
     def reader_of(self, body: Body) -> Here | ReadingProcess:
         """Return who answers a body that needs no model, and has the threads that wait for it."""
         apart = self._apart
-        return apart if apart and body.size > LONG_BODY and apart.is_ready else self.here
+        return apart if apart and body.size > LONG_BODY and apart.takes_next() else self.here
 
     def _check_names(self, engine: Engine) -> None:
         """RequestError where an adapter goes by the model's name."""
@@ -298,5 +300,6 @@ class Service:
         if self._watching is not None:
             self._watching.cancel()
         await asyncio.to_thread(self.decoders.shutdown)
+        await asyncio.to_thread(self.output.close)
         if self._engine is not None:
             self._engine.close()
