@@ -43,13 +43,13 @@ class Delta:
         deltas = tuple(deltas)
         calls: dict[int, ToolCallDelta] = {}  # call by call: those of one follow each other
         texts: dict[int, list[str]] = {}
-        for part in (part for delta in deltas for part in delta.tool_calls):
+        for part in [part for delta in deltas for part in delta.tool_calls]:
             calls.setdefault(part.index, part)
             texts.setdefault(part.index, []).append(part.arguments)
         return Delta(
-            "".join(delta.content for delta in deltas),
-            "".join(delta.reasoning for delta in deltas),
-            tuple(replace(call, arguments="".join(texts[i])) for i, call in calls.items()),
+            "".join([delta.content for delta in deltas]),
+            "".join([delta.reasoning for delta in deltas]),
+            tuple([replace(call, arguments="".join(texts[i])) for i, call in calls.items()]),
         )
 
 
