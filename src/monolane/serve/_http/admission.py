@@ -67,7 +67,6 @@ class Admission:
         self._coming: list[_Waiting] = []  # in the order of their coming
         self._leaving: deque[Connection] = deque()
         self._begun = 0  # requests, since the start
-        self._left_last = False  # the last of the others' turns was a leaving
         self._began_at: float | None = None  # that turn, where it is this one
         self._short_until = 0.0  # the clock's time until which short requests are expected
         self._timer: asyncio.TimerHandle | None = None  # until the others' next turn may come
@@ -98,17 +97,17 @@ class Admission:
 
     def _begin(self, one: _Waiting) -> None:
         self._begun += 1
-        self._take_turn(left=None if one.is_short else False)
+        self._take_turn(rests=not one.is_short)
         one.connection.read_on()
 
     def _leave(self, connection: Connection) -> None:
-        self._take_turn(left=True)
+        self._take_turn(rests=True)
         connection.leave()
 
-    def _take_turn(self, *, left: bool | None) -> None:
-        """Look again in the next turn of the loop; ``left`` None: a short request has this one."""
-        if left is not None:
-            self._left_last, self._began_at = left, self._clock()
+    def _take_turn(self, *, rests: bool) -> None:
+        """Look again in the next turn of the loop; ``rests``: it is not a short request's."""
+        if rests:
+            self._began_at = self._clock()
         if not self._busy:
             self._busy = True
             asyncio.get_running_loop().call_soon(self._next)
@@ -141,7 +140,7 @@ class Admission:
             first = None
         if self._timer is not None:
             return
-        if self._leaving and (first is None or not self._left_last):
+        if self._leaving:  # first: a slot is free then, and so many as have begun can leave at most
             self._leave(self._leaving.popleft())
         elif first is not None:
             self._coming.remove(first)
