@@ -201,6 +201,26 @@ def test_who_has_left_is_dropped_before_the_next_unit(preparers: Preparers) -> N
     assert gate.begun == ["here"]
 
 
+def test_who_leaves_in_the_moment_of_the_begin_is_dropped_too() -> None:
+    """His first unit has been given to him, and no thread has taken it up: no result, no error."""
+    preparers, gate = Preparers(1), threading.Event()
+    called: list[str] = []
+
+    def hold() -> None:
+        gate.wait(PATIENCE)
+
+    for _ in range(3):  # all threads of one that lets one wait
+        preparers.aside(hold)
+    job = preparers.submit(lambda: called.append("work"), ME, 10)
+    assert job.begun
+    preparers.leave(job)
+    gate.set()
+    with pytest.raises(LeftError):
+        job.done.result(PATIENCE)
+    assert not called
+    preparers.close()
+
+
 def test_the_end_ends_what_waits_between_units() -> None:
     preparers, gate = Preparers(10), Gate()
     jobs = [preparers.submit(units(gate, str(i), 9), others(i), 8 << 20) for i in range(3)]

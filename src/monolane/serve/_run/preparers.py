@@ -201,7 +201,9 @@ class Preparers:
         error: BaseException | None = None
         found = None
         try:
-            found = None if job._left else job.work()
+            if job._left:
+                raise LeftError
+            found = job.work()
         except BaseException as caught:
             error = caught
         finally:
