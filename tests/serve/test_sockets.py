@@ -107,3 +107,45 @@ def test_what_comes_at_once_is_read_in_turns(monkeypatch: pytest.MonkeyPatch, en
     else:
         assert b"".join(body) == b"x" * 4100
         assert turns >= 4100 // MOST
+
+
+def test_a_body_of_known_length_is_read_in_large_steps() -> None:
+    """And what comes behind it in small ones again: that may be chunks, or many heads."""
+    parts: list[int] = []
+    steps: list[int] = []
+
+    class Counted(LimitedProtocol):
+        def on_body(self, body: bytes) -> None:
+            parts.append(len(body))
+            super().on_body(body)
+
+        def _read(self, step: memoryview) -> None:
+            steps.append(len(step))
+            super()._read(step)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def run() -> None:
+        config = Config(app, lifespan="off", log_config=None)
+        config.load()
+        connection = Counted(config, ServerState(), {})
+        connection.connection_made(Pausing())
+        size = 200 << 10
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size
+        connection.data_received(head + bytes(size) + CHUNKED + CHUNK * 2000)
+        while sum(parts) < size + 2000:
+            await asyncio.sleep(0.001)
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    of_body = [size for size in parts if size > 1]
+    assert sum(of_body) == 200 << 10
+    assert len(of_body) <= 1 + 200 // 64 + 1
+    behind = next(i for i, size in enumerate(parts) if size == 1)
+    assert behind == len(of_body)
+    assert max(steps[len(of_body) :]) <= protocol._STEP_BYTES

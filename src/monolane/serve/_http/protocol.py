@@ -31,6 +31,7 @@ _REST_SECONDS = 0.002
 _FREE_BYTES = 32 << 10  # of a request that are read at once
 _HELD_BYTES = 32 << 10  # of a write that is not kept for others
 _STEP_BYTES = 4 << 10  # for the parser at a time: at most 683 chunks, of some 1 us each
+_BODY_BYTES = 64 << 10  # and of a body whose length is known, which is one event
 
 
 _numbers = itertools.count()
@@ -154,6 +155,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._came = 0  # bytes of this request, but for those that came with its head
         self._events = 0  # of this turn
         self._quiet = 0  # bytes since the last event
+        self._left = 0  # bytes of a body whose length is known that have not been read
         self._in_head = False
         self._ended = False  # no more is read
         self._running: Any = None  # the cycle of the request that is answered, or was last
@@ -213,7 +215,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._unset_keepalive_if_required()
             if not self._is_answering and not self._in_head:
                 self._start_timer("head", _HEAD_SECONDS)
-            step, self._unread = self._unread[:_STEP_BYTES], self._unread[_STEP_BYTES:]
+            size = max(_STEP_BYTES, min(self._left, _BODY_BYTES))
+            step, self._unread = self._unread[:size], self._unread[size:]
             self._read(step)
         if self.transport.is_closing() or self._ended:
             return
@@ -286,11 +289,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self.scope["path"] = decoded(raw_path)
         self.scope["raw_path"] = raw_path
         self.scope["query_string"] = query
+        self._left = int(dict(self.headers).get(b"content-length", b"0"))
         if not self._is_answering:
             self._running = self.cycle
 
     def on_body(self, body: bytes) -> None:
         """A part of a body."""
+        self._left -= len(body)
         self._note_event()
         super().on_body(body)
 
