@@ -144,6 +144,32 @@ def test_what_takes_long_lets_other_threads_run(engine: Engine) -> None:
         other.join()
 
 
+def test_costly_steps_of_several_answers_leave_half_of_the_time_to_others() -> None:
+    rests: list[str] = []
+    made = Released(rest=lambda seconds: rests.append(threading.current_thread().name))
+    if not made.is_timed:
+        pytest.skip("needs /proc")
+    made._timed(lambda: None)
+    assert not rests, "one alone need not"
+    begun, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        over.wait(PATIENCE)
+
+    first = threading.Thread(target=made._timed, args=(hold,), name="first")
+    second = threading.Thread(target=made._timed, args=(lambda: None,), name="second")
+    first.start()
+    assert begun.wait(PATIENCE)
+    second.start()
+    while not made._waiting:
+        time.sleep(0.001)
+    over.set()
+    first.join()
+    second.join()
+    assert rests == ["first"]
+
+
 def test_what_the_other_thread_takes_counts(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

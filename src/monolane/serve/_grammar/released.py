@@ -2,7 +2,10 @@
 
 llguidance keeps the GIL for what it does with one matcher, and releases it for two at a time, which
 it gives to threads of its own. So a step that takes long is asked for beside one of a matcher that
-has nothing to do. Its processor time is read from the clock of the library's thread.
+has nothing to do. Its processor time is read from the clock of the library's thread. Where several
+answers have such steps, that thread rests as long as it has worked: dozens of them would else keep
+half a processor busy without end. (A lower priority is no better: others wait for a thread that
+stands still with a lock of the allocator or of the kernel.)
 """
 
 import threading
@@ -26,8 +29,10 @@ class Released:
     how many seconds of processor time it took.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rest: Callable[[float], None] = time.sleep) -> None:
+        self._rest = rest
         self._lock = threading.Lock()
+        self._waiting: set[int] = set()  # threads that want the lock
         before = _threads()
         self._executor = llguidance.LLExecutor(1)
         # Others may begin at the same time: the first work tells which one it is.
@@ -60,12 +65,16 @@ class Released:
         return masks[0], seconds
 
     def _timed(self, work: Callable[[], object]) -> float:
+        self._waiting.add(threading.get_ident())
         with self._lock:
+            self._waiting.discard(threading.get_ident())
             begun = [_seconds(thread) for thread in self._candidates]
             work()
             took = [_seconds(t) - s for t, s in zip(self._candidates, begun, strict=True)]
             busiest = max(took)
             self._candidates = [self._candidates[took.index(busiest)]]
+            if self._waiting:
+                self._rest(busiest)
         return busiest
 
 
