@@ -2,6 +2,7 @@
 
     python studies/delay/prepare.py                                  # ahead, without a GPU
     python studies/delay/block.py --seconds 300 --work runs/delay --out OUT
+    python studies/delay/block.py --cpu --seconds 7200 --out OUT     # a smaller size, hours
     python studies/delay/block.py --rehearse --work runs/r --out O   # no GPU: minutes, tiny sizes
     python studies/delay/block.py --fold OUT/runs.jsonl              # results into the repository
     python studies/delay/block.py --list
@@ -75,13 +76,13 @@ class Block:
         self.lines = plan.merged(
             [] if o.rehearse else plan.read_lines(o.results), plan.read_lines(self.kept)
         )
-        device = torch.device("cpu" if o.rehearse else "cuda")
+        device = torch.device("cuda" if self.where == "gpu" else "cpu")
         if o.rehearse:
             torch.set_num_threads(1)  # tensors so small are only slowed down by more
         if device.type == "cuda" and not torch.cuda.is_available():
-            say("expected a CUDA device, found none; --rehearse goes without one")
+            say("expected a CUDA device, found none; --cpu and --rehearse go without one")
             return 1
-        self.card = "CPU" if o.rehearse else card_of(torch.cuda.get_device_name())
+        self.card = card_of(torch.cuda.get_device_name()) if self.where == "gpu" else "CPU"
         say(f"{self.card}: torch {torch.__version__}, Python {sys.version.split()[0]}")
         text = self.open_text(device)
         if self.study.missing(["delay:b0"]):
@@ -96,7 +97,12 @@ class Block:
     @property
     def study(self) -> Study:
         """What is known now."""
-        return Study(tuple(self.lines), self.options.rehearse, self.card)
+        return Study(tuple(self.lines), self.where, self.card)
+
+    @property
+    def where(self) -> str:
+        """Where this is done, as a study calls it."""
+        return where_of(self.options)
 
     @property
     def kept(self) -> Path:
@@ -109,7 +115,9 @@ class Block:
 
     def parts(self) -> list[str]:
         """The study's parts in the ledger's order, or those that are named."""
-        known = [x["part"] for x in in_order(Ledger.read(self.options.ledger).parts)]
+        known = list(plan.CPU_PARTS)
+        if self.where != "cpu":
+            known = [x["part"] for x in in_order(Ledger.read(self.options.ledger).parts)]
         wanted = [x for x in self.options.only.split(",") if x]
         return [x for x in wanted or known if x in PARTS]
 
@@ -130,7 +138,8 @@ class Block:
 
         begin = time.monotonic()
         size = self.study.size
-        names = REHEARSED if self.options.rehearse else FOUND
+        # What a machine has of its own would make each one's text another.
+        names = {"gpu": FOUND, "cpu": (), "rehearsal": REHEARSED}[self.where]
         o = self.options
         text = open_text(o.carried, o.work, device, names, size.exam_rows, size.context)
         share = float(text.exam.counts.float().mean())
@@ -228,6 +237,8 @@ class Block:
         """Lines and ledger, for this machine and to be taken away."""
         plan.write_lines(self.kept, self.lines)
         plan.write_lines(self.options.out / RESULTS.name, self.lines)
+        if self.where == "cpu":  # the ledger is of GPUs
+            return
         folded(Ledger.read(self.options.ledger), self.study, self.touched, self.options.commit
                ).write(self.options.out / PATH.name)  # fmt: skip
 
@@ -243,18 +254,20 @@ class Block:
         from studies.delay.training import say
 
         study, o = self.study, self.options
-        say(f"rule: {study.look().text}")
+        if self.where != "cpu":  # whose blocks have one look, the report's
+            say(f"rule: {study.look().text}")
         pending = study.missing(self.parts())
         if not pending:
             say("next: nothing: no run is missing")
             return
         need = study.need(pending[0]) + study.start
-        if need > _MOST:
+        if need > _MOST and self.where != "cpu":
             say(f"next: {pending[0].variant} of {pending[0].size} takes {need:.0f} s at the rate "
                 f"that was measured, and a command has {_MOST:.0f}")  # fmt: skip
             return
         seconds = max(o.then, need)
         words = ["python", "studies/delay/block.py", *(["--rehearse"] if o.rehearse else [])]
+        words += ["--cpu"] if o.cpu else []
         words += ["--seconds", f"{seconds:.0f}", "--then", f"{o.then:.0f}"]
         words += ["--eager"] if o.eager else []
         for name, usual in (("only", ""), ("carried", CARRIED), ("work", WORK), ("out", None)):
@@ -293,7 +306,8 @@ def fold(options: argparse.Namespace) -> int:
         for line in (x for x in new if x["card"] == card):
             touched[line["part"]] = touched.get(line["part"], 0.0) + line.get("seconds", 0.0)
         commit = next(x["commit"] for x in new if x["card"] == card)
-        ledger = folded(ledger, Study(tuple(lines), False, card), touched, commit)
+        if card != "CPU":
+            ledger = folded(ledger, Study(tuple(lines), card=card), touched, commit)
     plan.write_lines(options.results, lines)
     ledger.write(options.ledger)
     sys.stdout.write(f"{len(lines) - len(before)} new lines, {len(lines)} in all\n")
@@ -321,16 +335,21 @@ def code_digest() -> str:
     return digest.hexdigest()[:16]
 
 
+def where_of(options: argparse.Namespace) -> str:
+    """Where a command's study is done."""
+    return "rehearsal" if options.rehearse else "cpu" if options.cpu else "gpu"
+
+
 def show(options: argparse.Namespace) -> int:
     """The parts, and what is missing of each."""
-    study = Study(tuple(plan.read_lines(options.results)), options.rehearse)
-    for name, part in PARTS.items():
+    study = Study(tuple(plan.read_lines(options.results)), where_of(options))
+    for name in plan.CPU_PARTS if options.cpu else PARTS:
         runs = study.of_part(name)
         state = "waits, or the rule left it out" if runs is None else (
             f"{len(runs) - len(study.missing([name]))} of {len(runs)} runs, "
             f"{sum(map(study.need, study.missing([name]))):.0f} s to go"
         )  # fmt: skip
-        sys.stdout.write(f"{name:16} {part.tells}: {state}\n")
+        sys.stdout.write(f"{name:16} {PARTS[name].tells}: {state}\n")
     return 0
 
 
@@ -348,7 +367,9 @@ def main(arguments: list[str] | None = None) -> int:
     p.add_argument("--ledger", type=Path, default=PATH, help="which parts there are, in order")
     p.add_argument("--commit", help="to record where the files are in no git checkout")
     p.add_argument("--eager", action="store_true", help="compile nothing")
-    p.add_argument("--rehearse", action="store_true", help="tiny sizes on the processor")
+    where = p.add_mutually_exclusive_group()
+    where.add_argument("--cpu", action="store_true", help="the size for processors, in float32")
+    where.add_argument("--rehearse", action="store_true", help="tiny sizes on the processor")
     p.add_argument("--fold", type=Path, nargs="+", metavar="LINES",
                    help="bring lines into the results and the ledger, and stop")  # fmt: skip
     p.add_argument("--list", action="store_true", help="print the parts and stop")
@@ -359,8 +380,9 @@ def main(arguments: list[str] | None = None) -> int:
         return fold(options)
     if not (options.carried / "manifest.json").is_file():
         p.error(f"--carried: expected what prepare.py made, found none in {options.carried}")
-    if not 0 < options.seconds <= _MOST:
-        p.error(f"--seconds: expected more than 0, at most {_MOST:.0f}, got {options.seconds:g}")
+    most = plan.CPU_RUN * 3 if options.cpu else _MOST
+    if not 0 < options.seconds <= most:
+        p.error(f"--seconds: expected more than 0, at most {most:.0f}, got {options.seconds:g}")
     options.out = options.out or options.work / "out"
     options.commit = options.commit or current_commit(ROOT)
     options.work.mkdir(parents=True, exist_ok=True)

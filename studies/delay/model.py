@@ -73,11 +73,12 @@ def layers_of(variant: Variant, size: Size) -> int:
 
 
 class Mixed:
-    """A model in bfloat16 that computes, and its twin in float32 that learns."""
+    """A model in bfloat16, or as said, that computes, and its twin in float32 that learns."""
 
-    def __init__(self, model: LaneformerForCausalLM) -> None:
+    def __init__(self, model: LaneformerForCausalLM, dtype: str = "bfloat16") -> None:
         self.masters = copy.deepcopy(model).float()
-        self.model = model.bfloat16()
+        self.model = model
+        model.to(getattr(torch, dtype))
         self._pairs = list(zip(self.masters.parameters(), model.parameters(), strict=True))
 
     def collect(self) -> None:

@@ -16,6 +16,10 @@ from studies.delay.sizes import RATES, SEARCH_SEED, SEARCHED, SEEDS, SIZES, VARI
 # Of a run: whole; whole, as far as its loss was finite; not whole, to be tried again.
 DONE, DIVERGED, FAILED = "done", "diverged", "failed"
 HALF_BLOCK = 300.0  # seconds of each of the two commands that a block takes
+CPU_RUN = 7200.0  # seconds of a run on a processor, which has a command of its own
+# Where a study is done: the size of the blocks, and the larger one of the last parts.
+_SIZES = {"gpu": ("17M", "33M"), "cpu": ("3M", "3M"), "rehearsal": ("tiny", "tiny-33M")}
+CPU_PARTS = ("delay:b0", "delay:b1", "delay:b2", "delay:b3")  # in this order
 START = 35.0  # of a command: imports, the text, the first look at the machine
 COMPILED = 40.0  # of a command's first run, where no bring-up has told more
 EACH = 20.0  # of a run: its exams, and a margin for its rate
@@ -49,26 +53,29 @@ class Run:
 
 @dataclass(frozen=True)
 class Study:
-    """The lines so far, at the sizes of a rehearsal or of the real one."""
+    """The lines so far, at the sizes of where it is done: gpu, cpu or rehearsal."""
 
     lines: tuple[Line, ...]
-    rehearse: bool = False
+    where: str = "gpu"
     card: str = ""
 
     @property
     def size(self) -> Size:
         """The size of the blocks."""
-        return SIZES["tiny" if self.rehearse else "17M"]
+        return SIZES[_SIZES[self.where][0]]
 
     @property
     def larger(self) -> Size:
         """The larger size of the last parts."""
-        return SIZES["tiny-33M" if self.rehearse else "33M"]
+        return SIZES[_SIZES[self.where][1]]
 
     # ---- what is known ---------------------------------------------------------------------------
     def runs(self, state: str = DONE) -> list[Line]:
-        """Lines of runs."""
-        return [x for x in self.lines if x["kind"] == "run" and x["state"] == state]
+        """Lines of runs of these sizes."""
+        return [
+            x for x in self.lines
+            if x["kind"] == "run" and x["state"] == state and x["size"] in _SIZES[self.where]
+        ]  # fmt: skip
 
     def searched(self, variant: str) -> list[Line]:
         """The search's lines of a variant; one that diverged counts as the worst."""
@@ -125,7 +132,9 @@ class Study:
             (HALF_BLOCK - self.start - EACH) * self.speed(size, "delay 2"),
         )
         if size is self.larger:  # each run may have a command of its own
-            most = (_MOST_COMMAND - self.start - EACH) * self.speed(size, "delay 2")
+            seconds = CPU_RUN if self.where == "cpu" else _MOST_COMMAND
+            slowest = min(self.speed(size, name) for name in ("dense", "delay 2"))
+            most = (seconds - self.start - EACH) * slowest
         return max(size.grain, min(size.tokens, int(most) // size.grain * size.grain))
 
     # ---- what is to do ---------------------------------------------------------------------------

@@ -34,13 +34,24 @@ _TO_DENSE = (
 
 def report(study: Study) -> str:
     """Return the part of README.md that is made."""
-    if not study.runs():
-        return NOTHING + "\n"
-    sections = [
-        rule(study), blocks(study), beside(study), rates(study), full_length(study),
-        larger(study), speeds(study), texts(study),
-    ]  # fmt: skip
+    if study.runs():
+        sections = [
+            rule(study), blocks(study), beside(study), rates(study), full_length(study),
+            larger(study), speeds(study), texts(study),
+        ]  # fmt: skip
+    else:
+        sections = [NOTHING]
+    if study.where == "gpu":
+        sections.append(on_processors(Study(study.lines, "cpu", "CPU")))
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def on_processors(study: Study) -> str:
+    """The size for processors, whose three blocks are looked at once, at 95 %."""
+    if not study.runs():
+        return ""
+    sections = [blocks(study, 95), rates(study), speeds(study)]
+    return "## On processors\n\n" + "\n\n".join(section for section in sections if section)
 
 
 def rule(study: Study) -> str:
@@ -48,8 +59,8 @@ def rule(study: Study) -> str:
     return f"**The rule**: {study.look().text}."
 
 
-def blocks(study: Study) -> str:
-    """The blocks, seed by seed, and the differences' intervals."""
+def blocks(study: Study, level: int = 0) -> str:
+    """The blocks, seed by seed, and the differences' intervals at a level: 0, that of the rule."""
     seeds = sorted(set(study.differences("delay 2", "dense")))
     if not seeds:
         return ""
@@ -63,7 +74,7 @@ def blocks(study: Study) -> str:
         nats = [f"{x['exam_nats']:.4f}" if x else "" for x in lines]
         less = [f"{found[p][seed]:+.4f}" if seed in found[p] else "" for p in _PAIRS]
         rows.append(f"| {seed} | {' | '.join(nats + less)} |")
-    level = 95 if study.is_last or len(seeds) >= stop.MOST else 99
+    level = level or (95 if study.is_last or len(seeds) >= stop.MOST else 99)
     means = [_interval(list(found[pair].values()), level) for pair in _PAIRS]
     rows.append(f"| mean{' |' * (len(SEARCHED) + 1)} {' | '.join(means)} |")
     return "\n".join(rows)
@@ -210,7 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.last:
         lines = merged(lines, [{"kind": "last look"}])
         write_lines(options.results, lines)
-    made = report(Study(tuple(lines), options.rehearse))
+    made = report(Study(tuple(lines), "rehearsal" if options.rehearse else "gpu"))
     if options.rehearse:
         sys.stdout.write(made)
         return 0

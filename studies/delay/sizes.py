@@ -35,6 +35,7 @@ class Size:
     vocab: int = 8192
     context: int = 1024  # tokens of a row
     rate_factor: float = 1.0  # of the searched size's best rates
+    dtype: str = "bfloat16"  # of products
 
     @property
     def step_tokens(self) -> int:
@@ -54,6 +55,9 @@ SIZES = {
         # 26.5 M in the layers, 33 M in all. Nothing is searched for it: the rate goes with 1/width.
         Size("33M", 384, 1024, 120 * MILLION, 10 * MILLION, 0, 64, 8, 1024, (1.2e6, 3e5),
              rate_factor=256 / 384),
+        # For processors: 3.2 M in the layers, 5.3 M in all. Few of them multiply in bfloat16.
+        Size("3M", 128, 384, 30 * MILLION, MILLION, 2 * MILLION, 32, 4, 512, (3e3, 1.5e3),
+             context=512, dtype="float32"),
         # For the rehearsal on a CPU, of both.
         Size("tiny", 32, 64, 3072, 512, 1024, 4, 2, 8, (2e4, 1e4), layers=5, vocab=512,
              context=32),

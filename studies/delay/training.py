@@ -72,7 +72,7 @@ def train(
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     clock = Clock(device)
-    mixed = Mixed(make_model(size, variant, run.seed).to(device))
+    mixed = Mixed(make_model(size, variant, run.seed).to(device), size.dtype)
     if compiled:
         compile_layers(mixed.model)
     step_loss = torch.compile(summed_nats, dynamic=False) if compiled else summed_nats
@@ -207,7 +207,7 @@ def first_loss(
     size: Size, variant: Variant, text: Text, device: torch.device, compiled: bool
 ) -> float:
     """Return the loss of the first pass of a run, and take its gradients, too."""
-    model = make_model(size, variant, 0).to(device).bfloat16()
+    model = Mixed(make_model(size, variant, 0).to(device), size.dtype).model
     if compiled:
         compile_layers(model)
     starts_SB = text.order(0, 1, size.rows, size.context)

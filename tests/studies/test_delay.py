@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,17 @@ def a_run(variant: str = "delay 2", **wish: Any) -> Run:
     return Run("delay:b1", "tiny", variant, **fields)
 
 
+def test_a_size_says_in_which_precision_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounded = train(a_run(), a_text(), CPU, lambda: 1e9, False)
+    monkeypatch.setitem(SIZES, "tiny", replace(TINY, dtype="float32"))
+    exact = train(a_run(), a_text(), CPU, lambda: 1e9, False)
+    assert rounded["exam_nats"] != exact["exam_nats"]
+    assert rounded["exam_nats"] == pytest.approx(exact["exam_nats"], abs=0.05)
+    model = make_model(TINY, VARIANTS["dense"], 1)
+    found = {x.dtype for x in Mixed(model, "float32").model.parameters()}
+    assert found == {torch.float32}
+
+
 def test_a_run_learns_and_says_what_it_did() -> None:
     text = a_text(vocab=16)
     line = train(a_run(), text, CPU, lambda: 1e9, False)
@@ -258,7 +270,7 @@ def test_the_rehearsal_goes_the_whole_way(tmp_path: Path, carried: Path) -> None
     said = script("block.py", *place, "--only", ",".join(parts), absent=absent)
     assert "delay:b0 " not in said
     lines = plan.read_lines(out / "runs.jsonl")
-    study = Study(tuple(lines), True, "CPU")
+    study = Study(tuple(lines), "rehearsal", "CPU")
     assert len({x["text"] for x in lines if "text" in x}) == 1
     assert [name for name in PARTS if study.is_done(name)] == ["delay:b0", *parts]
     ledger = Ledger.read(out / "gpu-ledger.json")

@@ -256,6 +256,33 @@ def test_the_report_says_what_the_lines_say() -> None:
     assert report.report(Study(())) == report.NOTHING + "\n"
 
 
+def on_a_processor(run: Run, nats: float) -> dict[str, Any]:
+    return a_line(run, nats, card="CPU", tokens_per_s=1500 if run.variant == "delay 2" else 4000)
+
+
+def test_a_study_on_processors_is_one_beside_that_of_gpus() -> None:
+    study = Study((), "cpu", "CPU")
+    lines = [on_a_processor(run, run.rate) for run in study.missing(plan.CPU_PARTS)]
+    assert len(lines) == 12
+    study = Study(tuple(lines), "cpu", "CPU")
+    blocks = study.missing(plan.CPU_PARTS)
+    assert [(run.variant, run.seed) for run in blocks] == [
+        (variant, seed) for seed in (1, 2, 3) for variant in SEARCHED
+    ]
+    # 1,500 tokens/s, in 7,200 s less 75 for the command and 20 for the run: 10.7 M.
+    assert {(run.size, run.tokens, run.rate) for run in blocks} == {("3M", 10_000_000, 1e-3)}
+    lines += [on_a_processor(run, 4.0 + run.seed / 100 * (run.seed % 2)) for run in blocks]
+    here, there = Study(tuple(lines), "cpu", "CPU"), Study(tuple(lines), card="H100")
+    assert not here.missing(plan.CPU_PARTS)
+    assert there.missing(PARTS) == Study((), card="H100").missing(PARTS)
+    made = report.report(there)
+    assert made.startswith(report.NOTHING)
+    assert "## On processors" in made
+    assert "(95 %)" in made
+    assert "(99 %)" not in made
+    assert "| CPU | 3M | delay 2 |" in made
+
+
 def test_the_page_is_that_of_the_results() -> None:
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
     lines = tuple(plan.read_lines(block.RESULTS))
