@@ -73,8 +73,9 @@ def connections(kind: str) -> int:
 def main() -> None:
     """Measure, and write one results file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5, help="alone and beside, in turns")
-    parser.add_argument("--chats", type=int, default=100, help="of a round, each way")
+    parser.add_argument("--rounds", type=int, default=3, help="alone and beside, in turns")
+    # As many as see the readers' connections end and come anew together, every 5 s, several times.
+    parser.add_argument("--chats", type=int, default=300, help="of a round, each way")
     parser.add_argument("--kind", action="append", choices=[*KINDS, ALL], help="[default: all]")
     parser.add_argument("--attack", nargs=2, metavar=("URL", "KIND"), help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="folder for the results file")
