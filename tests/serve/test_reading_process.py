@@ -250,6 +250,24 @@ def test_who_waits_for_one_that_never_comes_goes_on(
             made.close()
 
 
+def test_who_waited_behind_its_death_is_answered_here() -> None:
+    """He was given to it before it died; no body comes after him that would have it begun anew."""
+    made = ReadingProcess(Setup(str(Engine.load("demo").folder), **SETUP), 4)
+    assert not made.takes_next()
+    assert made._settled.wait(PATIENCE)
+    process = made._process
+    assert process is not None
+    process.kill()
+    process.wait()
+    with ThreadPoolExecutor(1) as threads:
+        try:
+            for _ in range(2):
+                waits = threads.submit(made.answer, "/tokenize", b"{}", lambda data: b"here")
+                assert waits.result(timeout=PATIENCE) == b"here"
+        finally:
+            made.close()
+
+
 def test_an_engine_for_reading_answers_nothing() -> None:
     with Engine.load("demo") as whole, Engine.for_reading("demo", whole.backend.context) as engine:
         assert engine.prompt_ids("def f(x):") == whole.prompt_ids("def f(x):")

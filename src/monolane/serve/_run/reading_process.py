@@ -72,7 +72,8 @@ class ReadingProcess:
         self._link: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._begun = self._failed = self._closed = False
-        self._settled = threading.Event()  # it is there, or will not be
+        self._settled = threading.Event()  # unset while it begins
+        self._settled.set()
 
     @property
     def is_ready(self) -> bool:
@@ -88,7 +89,8 @@ class ReadingProcess:
             return not self._failed
         if not self._closed:
             self._begun = True
-            threading.Thread(target=self._start, name="reading process", daemon=True).start()
+            self._settled.clear()
+            threading.Thread(target=self._begin, name="reading process", daemon=True).start()
         return False
 
     def answer(self, path: str, data: bytes, here: Callable[[bytes], bytes]) -> bytes:
@@ -112,7 +114,6 @@ class ReadingProcess:
                     raise EngineClosedError("the server is shutting down") from None
                 log.warning("the process that reads long bodies has ended; it is begun anew")
                 self._end()
-                self._settled.clear()
                 self._begun = False
                 return here(data)
         if head:
@@ -125,6 +126,12 @@ class ReadingProcess:
         self._settled.set()
         self.preparers.close()
         self._end()
+
+    def _begin(self) -> None:
+        try:
+            self._start()
+        finally:
+            self._settled.set()  # whatever came of it, nobody waits for ever
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -143,11 +150,9 @@ class ReadingProcess:
             self._end()
             # Not tried again: what is missing, memory or the right to begin one, stays so.
             self._failed = True
-            self._settled.set()
             log.warning("long bodies are read by this process, as no other can be begun: %s", error)
             return
         self._link = ours
-        self._settled.set()
         if self._closed:
             self._end()
 
