@@ -1,4 +1,4 @@
-"""Connections take turns at the event loop: in one turn of it one request begins, and one client's
+"""Connections take turns at the event loop: in one turn of it one request begins, or one client's
 leaving is dealt with.
 
 Each costs the loop's thread a few milliseconds in all, with the threads that it wakes. When many
