@@ -14,6 +14,7 @@ seconds; writes a line for each at once; says last which command is next. README
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import shlex
 import sys
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 ROOT = Path(__file__).resolve().parents[2]
 for folder in (ROOT / "src", ROOT):
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     import torch
 
     from monolane.hf import LaneformerForCausalLM
+    from studies.delay.checkpoint import Checkpoint
     from studies.delay.text import Text
 
 HERE = Path(__file__).parent
@@ -49,9 +51,14 @@ CARRIED, RESULTS = HERE / "carried", HERE / "results" / "runs.jsonl"
 WORK = ROOT / "runs" / "delay"
 REHEARSED = ("jinja2",)  # what stands for the packages of the image
 _MOST = 600.0  # seconds of a command
+_MOST_CPU = 7 * 86400.0  # and of one on a processor
 _RESERVE = 8.0  # seconds of the end: a last exam, files
 _PIECE = 15 * 10**6  # bytes of a file of weights: larger ones do not come back
-_CODE = ("studies/delay", "studies/dtp/rules.py", "src/monolane/hf", "src/monolane/train")
+_CODE = (
+    "studies/delay/model.py", "studies/delay/processor.cpp", "studies/delay/processor.py",
+    "studies/delay/sizes.py", "studies/delay/sources.py", "studies/delay/text.py",
+    "studies/delay/training.py", "studies/dtp/rules.py", "src/monolane/hf", "src/monolane/train",
+)  # fmt: skip
 
 
 @dataclass
@@ -64,6 +71,7 @@ class Block:
     lines: list[dict[str, Any]] = field(default_factory=list)
     tried: list[Run] = field(default_factory=list)
     touched: dict[str, float] = field(default_factory=dict)  # parts, with their seconds
+    claims: list[TextIO] = field(default_factory=list)  # locked files of the runs taken here
 
     # ---- the way ---------------------------------------------------------------------------------
     def main(self) -> int:
@@ -77,7 +85,7 @@ class Block:
             [] if o.rehearse else plan.read_lines(o.results), plan.read_lines(self.kept)
         )
         device = torch.device("cuda" if self.where == "gpu" else "cpu")
-        if o.rehearse:
+        if o.rehearse or o.cpu:
             torch.set_num_threads(1)  # tensors so small are only slowed down by more
         if device.type == "cuda" and not torch.cuda.is_available():
             say("expected a CUDA device, found none; --cpu and --rehearse go without one")
@@ -115,19 +123,44 @@ class Block:
 
     def parts(self) -> list[str]:
         """The study's parts in the ledger's order, or those that are named."""
-        known = list(plan.CPU_PARTS)
+        parts = plan.CPU_PARTS if self.where == "cpu" else PARTS
+        known = list(parts)
         if self.where != "cpu":
             known = [x["part"] for x in in_order(Ledger.read(self.options.ledger).parts)]
         wanted = [x for x in self.options.only.split(",") if x]
-        return [x for x in wanted or known if x in PARTS]
+        return [x for x in wanted or known if x in parts]
 
     def next_run(self) -> Run | None:
-        """The first missing run that fits; one that was tried here is not tried again."""
+        """The first missing run that fits; one that was tried here is not tried again.
+
+        On a processor a run goes on in the next command, so each fits; one that another command
+        trains at this moment is left to it.
+        """
+        self.lines = plan.merged(self.lines, plan.read_lines(self.kept))
         study = self.study
         for run in study.missing(self.parts()):
-            if run not in self.tried and study.need(run) <= self.left():
+            if run in self.tried:
+                continue
+            if self.where != "cpu":
+                if study.need(run) <= self.left():
+                    return run
+            elif self.left() > 0 and self.claim(run):
                 return run
         return None
+
+    def claim(self, run: Run) -> bool:
+        """Take a run for this command, until its process ends; False where another has it."""
+        name = sha256(repr(sorted(run.key().items())).encode()).hexdigest()[:16]
+        folder = self.options.work / "claims"
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / name).open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return False
+        self.claims.append(file)  # a closed file would be free again
+        return True
 
     # ---- the parts of it -------------------------------------------------------------------------
     def open_text(self, device: torch.device) -> Text:
@@ -187,7 +220,8 @@ class Block:
         begin = time.monotonic()
         try:
             keep = self.keep_weights if self.is_kept(run) else None
-            line = train(run, text, device, self.left, not self.options.eager, keep)
+            compiled = not self.options.eager
+            line = train(run, text, device, self.left, compiled, keep, self.checkpoint(run, text))
         except Exception as error:
             traceback.print_exc()
             why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
@@ -196,13 +230,27 @@ class Block:
         if device.type == "cuda":
             torch.cuda.empty_cache()
         took = time.monotonic() - begin
+        if line is None:
+            say(f"{run.part:15} {run.variant:26} seed {run.seed}  {took:5.0f} s  "
+                "goes on in the next command")  # fmt: skip
+            return
         self.touched[run.part] = self.touched.get(run.part, 0.0) + took
         self.add(line)
+        if checkpoint := self.checkpoint(run, text):
+            checkpoint.drop()
         said = line.get("why") or f"{line['exam_nats']:.4f} nats, {line['tokens_per_s']:,} tokens/s"
         if line.get("mfu"):
             said += f", MFU {line['mfu']:.1%}, {line['memory_gb']:.1f} GB"
         say(f"{run.part:15} {run.variant:26} rate {run.rate:<8.3g} seed {run.seed}  "
             f"{took:5.0f} s  {said}")  # fmt: skip
+
+    def checkpoint(self, run: Run, text: Text) -> Checkpoint | None:
+        """Where a run on a processor is kept; on a GPU whole runs alone count."""
+        from studies.delay.checkpoint import Checkpoint
+
+        if self.where != "cpu":
+            return None
+        return Checkpoint.of(self.options.work / "checkpoints", run, code_digest(), text.digest)
 
     def is_kept(self, run: Run) -> bool:
         """Whether the weights come back: those of delay 2 in the first block."""
@@ -235,7 +283,10 @@ class Block:
 
     def write(self) -> None:
         """Lines and ledger, for this machine and to be taken away."""
-        plan.write_lines(self.kept, self.lines)
+        with (self.options.work / "lock").open("w") as lock:  # commands beside one another
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.lines = plan.merged(plan.read_lines(self.kept), self.lines)
+            plan.write_lines(self.kept, self.lines)
         plan.write_lines(self.options.out / RESULTS.name, self.lines)
         if self.where == "cpu":  # the ledger is of GPUs
             return
@@ -343,13 +394,13 @@ def where_of(options: argparse.Namespace) -> str:
 def show(options: argparse.Namespace) -> int:
     """The parts, and what is missing of each."""
     study = Study(tuple(plan.read_lines(options.results)), where_of(options))
-    for name in plan.CPU_PARTS if options.cpu else PARTS:
+    for name, part in (plan.CPU_PARTS if options.cpu else PARTS).items():
         runs = study.of_part(name)
         state = "waits, or the rule left it out" if runs is None else (
             f"{len(runs) - len(study.missing([name]))} of {len(runs)} runs, "
             f"{sum(map(study.need, study.missing([name]))):.0f} s to go"
         )  # fmt: skip
-        sys.stdout.write(f"{name:16} {PARTS[name].tells}: {state}\n")
+        sys.stdout.write(f"{name:16} {part.tells}: {state}\n")
     return 0
 
 
@@ -380,7 +431,7 @@ def main(arguments: list[str] | None = None) -> int:
         return fold(options)
     if not (options.carried / "manifest.json").is_file():
         p.error(f"--carried: expected what prepare.py made, found none in {options.carried}")
-    most = plan.CPU_RUN * 3 if options.cpu else _MOST
+    most = _MOST_CPU if options.cpu else _MOST
     if not 0 < options.seconds <= most:
         p.error(f"--seconds: expected more than 0, at most {most:.0f}, got {options.seconds:g}")
     options.out = options.out or options.work / "out"

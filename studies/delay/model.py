@@ -8,13 +8,14 @@ them the lanes' streams, to float32.
 
 import copy
 import math
+from collections.abc import Callable
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from monolane.hf import LaneformerConfig, LaneformerForCausalLM, LaneReduce
-from studies.delay.sizes import VARIANTS, Size, Variant
+from studies.delay.sizes import Size, Variant
 from studies.dtp.rules import Naive, Unscaled
 
 _RULES = {"naive": Naive, "unscaled": Unscaled}
@@ -43,6 +44,10 @@ def _bare(size: Size, variant: Variant, lanes: int, dtype: torch.dtype) -> Lanef
     fields = variant.config_fields(size) | {"num_lanes": lanes}
     config = LaneformerConfig(**fields, initializer_range=1 / math.sqrt(size.hidden))
     model = LaneformerForCausalLM(config)
+    if size.attention == "narrow":
+        from studies.delay import processor  # compiles, which other sizes need not
+
+        model.config._attn_implementation = processor.NAME
     model.to(dtype)
     return model
 
@@ -110,12 +115,16 @@ def summed_nats(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
     )
 
 
+def nats_of(size: Size, compiled: bool) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return what computes the summed cross entropy at a size."""
+    if size.attention == "narrow":
+        from studies.delay import processor
+
+        return processor.summed_nats
+    return torch.compile(summed_nats, dynamic=False) if compiled else summed_nats
+
+
 def logits_of(model: LaneformerForCausalLM, ids_BT: Tensor) -> Tensor:
     """Return the logits [B, T, V] of rows."""
     found: Tensor = model(input_ids=ids_BT, attention_mask=dict(MASKS), use_cache=False).logits
     return found
-
-
-def variant_of(name: str) -> Variant:
-    """Return a variant by its name."""
-    return VARIANTS[name]

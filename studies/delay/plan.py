@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from studies.delay import stop
-from studies.delay.sizes import RATES, SEARCH_SEED, SEARCHED, SEEDS, SIZES, VARIANTS, Size
+from studies.delay.sizes import SEARCH_SEED, SEARCHED, SEEDS, SIZES, VARIANTS, Size
 
 # Of a run: whole; whole, as far as its loss was finite; not whole, to be tried again.
 DONE, DIVERGED, FAILED = "done", "diverged", "failed"
 HALF_BLOCK = 300.0  # seconds of each of the two commands that a block takes
-CPU_RUN = 7200.0  # seconds of a run on a processor, which has a command of its own
 # Where a study is done: the size of the blocks, and the larger one of the last parts.
-_SIZES = {"gpu": ("17M", "33M"), "cpu": ("3M", "3M"), "rehearsal": ("tiny", "tiny-33M")}
-CPU_PARTS = ("delay:b0", "delay:b1", "delay:b2", "delay:b3")  # in this order
+_SIZES = {"gpu": ("17M", "33M"), "cpu": ("1M", "1M"), "rehearsal": ("tiny", "tiny-33M")}
 START = 35.0  # of a command: imports, the text, the first look at the machine
 COMPILED = 40.0  # of a command's first run, where no bring-up has told more
 EACH = 20.0  # of a run: its exams, and a margin for its rate
@@ -90,7 +88,7 @@ class Study:
         """The rate of the least held-out loss; None before all were tried, or if none was right."""
         tried = self.searched(variant)
         right = [x for x in tried if x["state"] == DONE]
-        if {x["rate"] for x in tried} < set(RATES) or not right:
+        if {x["rate"] for x in tried} < set(self.size.rates) or not right:
             return None
         return float(min(right, key=lambda x: float(x["exam_nats"]))["rate"])
 
@@ -126,15 +124,16 @@ class Study:
         ]  # fmt: skip
         if of_blocks:
             return int(of_blocks[0]["tokens"])
+        if self.where == "cpu":  # a run goes on in the next command, so it is never too long
+            return size.tokens
         first = sum(1 / self.speed(size, name) for name in ("dense", "naive 2"))
         most = min(
             (HALF_BLOCK - self.start - 2 * EACH) / first,
             (HALF_BLOCK - self.start - EACH) * self.speed(size, "delay 2"),
         )
         if size is self.larger:  # each run may have a command of its own
-            seconds = CPU_RUN if self.where == "cpu" else _MOST_COMMAND
             slowest = min(self.speed(size, name) for name in ("dense", "delay 2"))
-            most = (seconds - self.start - EACH) * slowest
+            most = (_MOST_COMMAND - self.start - EACH) * slowest
         return max(size.grain, min(size.tokens, int(most) // size.grain * size.grain))
 
     # ---- what is to do ---------------------------------------------------------------------------
@@ -180,7 +179,7 @@ class Study:
 
     def of_part(self, name: str) -> list[Run] | None:
         """The runs of a part; None while it has to wait for another, or the rule left it out."""
-        found = PARTS[name].runs(self, name)
+        found = (PARTS | CPU_PARTS)[name].runs(self, name)
         return None if any(run is None for run in found) else [run for run in found if run]
 
     def missing(self, names: Iterable[str]) -> list[Run]:
@@ -211,7 +210,7 @@ def _search(study: Study, part: str) -> Sequence[Run | None]:
     size = study.size
     return [
         Run(part, size.name, variant, rate, SEARCH_SEED, size.search_tokens)
-        for variant in SEARCHED for rate in RATES
+        for variant in SEARCHED for rate in size.rates
     ]  # fmt: skip
 
 
@@ -266,6 +265,13 @@ PARTS = {
     ),
     "delay:b7": Part("33 M, seed 1", _of("dense", "delay 2", large=True)),
     "delay:b8": Part("33 M, seed 2", _of("dense", "delay 2", seeds=(2,), large=True)),
+}
+# Of a study on a processor, in this order: the ledger is of GPUs.
+CPU_PARTS = {name: PARTS[name] for name in ("delay:b0", "delay:b1", "delay:b2", "delay:b3")} | {
+    "delay:depth": Part(
+        "does depth pay at this budget? dense with 8 of 15 layers, the blocks' seeds",
+        _of("dense, 8 layers", seeds=(1, 2, 3)),
+    ),
 }
 
 

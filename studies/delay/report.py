@@ -20,13 +20,14 @@ if str(ROOT) not in sys.path:
 
 from studies.delay import stop  # noqa: E402
 from studies.delay.plan import DONE, Line, Run, Study, merged, read_lines, write_lines  # noqa: E402
-from studies.delay.sizes import RATES, SEARCH_SEED, SEARCHED, SIZES, VARIANTS  # noqa: E402
+from studies.delay.sizes import SEARCH_SEED, SEARCHED, SIZES, VARIANTS  # noqa: E402
 
 HERE = Path(__file__).parent
 MARK = "<!-- results: made by report.py, do not edit below -->\n"
 NOTHING = "No block has been trained yet. Nothing is measured, so nothing can be said."
 _PAIRS = (("delay 2", "dense"), ("naive 2", "dense"), ("naive 2", "delay 2"))
 _TO_DENSE = (
+    "dense, 8 layers",
     "dense, 14 layers", "dense, 13 layers", "dense, 80 % of the tokens", "delay 1", "delay 4",
     "delay 2, early", "delay 2, unscaled",
 )  # fmt: skip
@@ -50,7 +51,7 @@ def on_processors(study: Study) -> str:
     """The size for processors, whose three blocks are looked at once, at 95 %."""
     if not study.runs():
         return ""
-    sections = [blocks(study, 95), rates(study), speeds(study)]
+    sections = [blocks(study, 95), beside(study), rates(study), speeds(study), texts(study)]
     return "## On processors\n\n" + "\n\n".join(section for section in sections if section)
 
 
@@ -101,14 +102,14 @@ def rates(study: Study) -> str:
     for variant in SEARCHED:
         by_rate = {x["rate"]: x for x in study.searched(variant)}
         if by_rate:
-            cells = [_cell(by_rate.get(rate)) for rate in RATES]
+            cells = [_cell(by_rate.get(rate)) for rate in study.size.rates]
             rows.append(f"| {variant} | {' | '.join(cells)} | {study.best_rate(variant) or ''} |")
     if not rows:
         return ""
     tokens = study.size.search_tokens / 1e6
     head = [f"### The search: {tokens:g} M tokens, seed {SEARCH_SEED}", "",
-            "| variant | " + " | ".join(f"{x:g}" for x in RATES) + " | best |",
-            "|---|" + "---|" * (len(RATES) + 1)]  # fmt: skip
+            "| variant | " + " | ".join(f"{x:g}" for x in study.size.rates) + " | best |",
+            "|---|" + "---|" * (len(study.size.rates) + 1)]  # fmt: skip
     return "\n".join(head + rows)
 
 

@@ -26,7 +26,7 @@ class Size:
     grain: int  # and this is what a run is shortened by, in tokens
     search_tokens: int
     rows: int  # of a step
-    passes: int  # that a step of eight lanes takes; one lane takes one
+    passes: int  # that a step of eight lanes takes
     exam_rows: int
     # Tokens/s of one lane and of eight, estimated from memory traffic; no figure was measured.
     estimate: tuple[float, float]
@@ -36,11 +36,18 @@ class Size:
     context: int = 1024  # tokens of a row
     rate_factor: float = 1.0  # of the searched size's best rates
     dtype: str = "bfloat16"  # of products
+    passes_of_one: int = 1  # that a step of one lane takes
+    attention: str = "sdpa"  # or "narrow": that of processor.py
+    rates: tuple[float, ...] = RATES  # of the search
 
     @property
     def step_tokens(self) -> int:
         """Tokens of one step."""
         return self.rows * self.context
+
+    def passes_of(self, lanes: int) -> int:
+        """Passes that a step takes in so many lanes."""
+        return self.passes if lanes > 1 else self.passes_of_one
 
     def steps(self, tokens: int) -> int:
         """Whole steps that so many tokens make."""
@@ -55,9 +62,11 @@ SIZES = {
         # 26.5 M in the layers, 33 M in all. Nothing is searched for it: the rate goes with 1/width.
         Size("33M", 384, 1024, 120 * MILLION, 10 * MILLION, 0, 64, 8, 1024, (1.2e6, 3e5),
              rate_factor=256 / 384),
-        # For processors: 3.2 M in the layers, 5.3 M in all. Few of them multiply in bfloat16.
-        Size("3M", 128, 384, 30 * MILLION, MILLION, 2 * MILLION, 32, 4, 512, (3e3, 1.5e3),
-             context=512, dtype="float32"),
+        # For processors: 0.8 M in the layers, 1.8 M in all; 10 tokens for each of the first. Few
+        # processors multiply in bfloat16. So narrow a model learns best at higher rates.
+        Size("1M", 64, 192, 8 * MILLION, MILLION, MILLION, 16, 8, 512, (4e3, 2e3), context=256,
+             dtype="float32", passes_of_one=4, attention="narrow",
+             rates=(4e-3, 8e-3, 16e-3, 32e-3)),
         # For the rehearsal on a CPU, of both.
         Size("tiny", 32, 64, 3072, 512, 1024, 4, 2, 8, (2e4, 1e4), layers=5, vocab=512,
              context=32),
@@ -111,6 +120,7 @@ VARIANTS = {
         Variant("naive 2", 2, lanes=1, rule="naive", rates_of="naive 2"),
         Variant("delay 2", 2),
         # Yardsticks: they turn nats into layers and into tokens lost.
+        Variant("dense, 8 layers", lanes=1, fewer_layers=7, rates_of="dense"),
         Variant("dense, 14 layers", lanes=1, fewer_layers=1, rates_of="dense"),
         Variant("dense, 13 layers", lanes=1, fewer_layers=2, rates_of="dense"),
         Variant("dense, 80 % of the tokens", lanes=1, share=0.8, rates_of="dense"),

@@ -2,7 +2,7 @@
 
 Nothing waits for the device within a step: rows are gathered there, losses stay there, the gradient
 is clipped by a number that stays there. The clock is read every few steps. A run that would end
-after its deadline is given up: half a run compares with nothing.
+after its deadline is given up: half a run compares with nothing. One with a checkpoint goes on.
 """
 
 import math
@@ -20,7 +20,8 @@ from monolane.hf import LaneformerForCausalLM
 from monolane.train._config import Model, Optimizer
 from monolane.train._forecast import flops_per_token, peak_flops
 from monolane.train._optimiser import Optimiser
-from studies.delay.model import Mixed, layers_of, logits_of, make_model, summed_nats
+from studies.delay.checkpoint import SECONDS, Checkpoint
+from studies.delay.model import Mixed, layers_of, logits_of, make_model, nats_of
 from studies.delay.plan import DIVERGED, DONE, FAILED, Run
 from studies.delay.sizes import SIZES, VARIANTS, Size, Variant
 from studies.delay.text import Text
@@ -43,6 +44,19 @@ class Clock:
     timed_seconds: float = 0.0
     exam_seconds: float = 0.0
 
+    def state(self) -> dict[str, float]:
+        """What was measured so far, for a checkpoint."""
+        return {
+            "seconds": self.now(), "timed_tokens": self.timed_tokens,
+            "timed_seconds": self.timed_seconds, "exam_seconds": self.exam_seconds,
+        }  # fmt: skip
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Count on from what a checkpoint says."""
+        self.began = time.perf_counter() - state["seconds"]
+        self.timed_tokens, self.timed_seconds = state["timed_tokens"], state["timed_seconds"]
+        self.exam_seconds = state["exam_seconds"]
+
     def now(self) -> float:
         """Return seconds since the run began, once the device has done all that was asked."""
         if self.device.type == "cuda":
@@ -62,11 +76,13 @@ def train(
     left: Callable[[], float],
     compiled: bool,
     keep: Callable[[LaneformerForCausalLM], None] | None = None,
-) -> dict[str, Any]:
+    checkpoint: Checkpoint | None = None,
+) -> dict[str, Any] | None:
     """Train one model; return its line of the results.
 
-    ``left`` says how many seconds there are; a run that would not end within them is given up.
-    ``keep`` is given the trained model.
+    ``left`` says how many seconds there are. A run that would not end within them is given up; with
+    a ``checkpoint`` it goes on from there, and where the seconds end it is written and None
+    returned. ``keep`` is given the trained model.
     """
     size, variant = SIZES[run.size], VARIANTS[run.variant]
     if device.type == "cuda":
@@ -75,21 +91,26 @@ def train(
     mixed = Mixed(make_model(size, variant, run.seed).to(device), size.dtype)
     if compiled:
         compile_layers(mixed.model)
-    step_loss = torch.compile(summed_nats, dynamic=False) if compiled else summed_nats
+    step_loss = nats_of(size, compiled)
     optimiser = Optimiser(mixed.masters, Optimizer(peak_lr=run.rate))
     steps = size.steps(run.tokens)
     schedule = Wsd.of(steps, _WARM_UP, _DECAY)
     starts_SB = text.order(run.seed, steps, size.rows, size.context)
-    passes = size.passes if variant.lanes > 1 else 1
+    passes = size.passes_of(variant.lanes)
     losses_S = torch.zeros(steps, device=device)
     exams = {round(steps * (i + 1) / _EXAMS) for i in range(_EXAMS)}
     if run.tokens == size.search_tokens:
         exams = {steps}
     curve: list[tuple[int, float, float]] = []
-    untimed = min(_UNTIMED, steps // 2)
-    first_step, at, since = 0.0, 0.0, 0
+    begin, first_step = 0, 0.0
+    if checkpoint and (state := checkpoint.read(mixed, optimiser, losses_S)):
+        begin, first_step, curve = state["step"], state["first_step"], state["curve"]
+        clock.go_on(state["clock"])
+        say(f"goes on: {run.variant}, seed {run.seed}, rate {run.rate:g}, step {begin} of {steps}")
+    untimed = begin + min(_UNTIMED, (steps - begin) // 2)
+    at, since, written = 0.0, 0, clock.now()
     why = ""
-    for step in range(steps):
+    for step in range(begin, steps):
         for starts_B in starts_SB[step].chunk(passes):
             ids_BT = text.rows(starts_B, size.context)
             nats = step_loss(logits_of(mixed.model, ids_BT[:, :-1]), ids_BT[:, 1:])
@@ -110,7 +131,8 @@ def train(
             clock.timed_tokens += (done - since) * size.step_tokens
             clock.timed_seconds += now - at
             at, since = now, done
-            why = _trouble(losses_S[done - 1], clock, steps - done, size, left)
+            there = math.inf if checkpoint else left()
+            why = _trouble(losses_S[done - 1], clock, steps - done, size, there)
             if why:
                 break
         if done in exams:
@@ -118,6 +140,12 @@ def train(
             curve.append((done, *examine(mixed.model, text.exam, size.rows // passes)))
             at = clock.now()
             clock.exam_seconds += at - before
+        if checkpoint and done < steps and (left() < 0 or clock.now() - written > SECONDS):
+            state = {"step": done, "first_step": first_step, "curve": curve, "clock": clock.state()}
+            checkpoint.write(mixed, optimiser, losses_S, state)
+            written = clock.now()
+            if left() < 0:
+                return None
     line = _line(run, size, variant, text, mixed, clock, curve, losses_S[:done])
     line |= {"compiled": compiled, "first_step_s": round(first_step, 2)}
     if why:
@@ -129,12 +157,12 @@ def train(
     return line | {"state": DONE}
 
 
-def _trouble(loss: Tensor, clock: Clock, steps: int, size: Size, left: Callable[[], float]) -> str:
+def _trouble(loss: Tensor, clock: Clock, steps: int, size: Size, there: float) -> str:
     """Say why a run is not worth going on with; nothing if it is."""
     value = float(loss)
     if not math.isfinite(value):
         return f"{_NOT_FINITE}: {value}"
-    wanted, there = steps * size.step_tokens / clock.rate, left()
+    wanted = steps * size.step_tokens / clock.rate
     if wanted > there:
         return f"given up: {wanted:.0f} s to go at {clock.rate:,.0f} tokens/s, {there:.0f} s left"
     return ""
@@ -212,7 +240,7 @@ def first_loss(
         compile_layers(model)
     starts_SB = text.order(0, 1, size.rows, size.context)
     ids_BT = text.rows(starts_SB[0][: size.rows // size.passes], size.context)
-    nats = summed_nats(logits_of(model, ids_BT[:, :-1]), ids_BT[:, 1:])
+    nats = nats_of(size, False)(logits_of(model, ids_BT[:, :-1]), ids_BT[:, 1:])
     nats.backward()  # type: ignore[no-untyped-call]
     gradients = [x.grad for x in model.parameters() if x.grad is not None]
     if not all(bool(torch.isfinite(x).all()) for x in gradients):

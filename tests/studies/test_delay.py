@@ -20,8 +20,11 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from bench.gpu.monokernel._ledger import Ledger  # noqa: E402
-from studies.delay import plan, sources  # noqa: E402
+from monolane.train._config import Optimizer  # noqa: E402
+from monolane.train._optimiser import Optimiser  # noqa: E402
+from studies.delay import plan, sources, training  # noqa: E402
 from studies.delay import text as texts  # noqa: E402
+from studies.delay.checkpoint import Checkpoint  # noqa: E402
 from studies.delay.model import Mixed, cut, logits_of, make_model, summed_nats  # noqa: E402
 from studies.delay.plan import DIVERGED, DONE, FAILED, PARTS, Run, Study  # noqa: E402
 from studies.delay.sizes import SIZES, VARIANTS  # noqa: E402
@@ -100,6 +103,7 @@ def test_the_sizes_are_those_that_are_stated() -> None:
 
     assert count("17M", "delay 2") == count("17M", "dense") == (12_779_520, 16_973_824)
     assert count("33M", "delay 2") == (26_542_080, 32_833_536)
+    assert count("1M", "delay 2") == (798_720, 1_847_296)
 
 
 def test_gradients_of_passes_add_up_in_float32() -> None:
@@ -183,6 +187,42 @@ def test_a_size_says_in_which_precision_it_computes(monkeypatch: pytest.MonkeyPa
     model = make_model(TINY, VARIANTS["dense"], 1)
     found = {x.dtype for x in Mixed(model, "float32").model.parameters()}
     assert found == {torch.float32}
+
+
+@pytest.mark.parametrize("variant", ["dense", "naive 2", "delay 2"])
+def test_a_run_goes_on_from_its_checkpoint_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    monkeypatch.setattr(training, "_CHECK", 2)  # steps; the first exam is after six
+    run, text = a_run(variant), a_text()
+    whole = train(run, text, CPU, lambda: 1e9, False)
+    checkpoint = Checkpoint.of(tmp_path, run, "sources", text.digest)
+    commands, states = 0, []
+    line = None
+    while line is None:
+        reads = iter([1.0] * 5 + [-1.0] * 9)  # each command has time for six steps
+        line = train(run, text, CPU, lambda: next(reads), False, checkpoint=checkpoint)
+        commands += 1
+        states.append(line is None and checkpoint.path.is_file())
+    assert commands == 4
+    assert states == [True, True, True, False]
+    assert whole is not None
+    timings = ("tokens_per_s", "seconds", "exam_s", "first_step_s")
+    for name in set(whole) - set(timings):
+        assert line[name] == whole[name], name
+    assert line["seconds"] > 0
+    # Another seed, other sources and another text do not begin there.
+    checkpoint.path.rename(tmp_path / "kept")
+    for other in (
+        Checkpoint.of(tmp_path, run, "others", text.digest),
+        Checkpoint.of(tmp_path, run, "sources", "other"),
+        Checkpoint.of(tmp_path, a_run(variant, seed=2), "sources", text.digest),
+    ):
+        (tmp_path / "kept").replace(other.path)
+        mixed = Mixed(make_model(TINY, VARIANTS[variant], 1))
+        optimiser = Optimiser(mixed.masters, Optimizer())
+        assert other.read(mixed, optimiser, torch.zeros(24)) is None
+        other.path.rename(tmp_path / "kept")
 
 
 def test_a_run_learns_and_says_what_it_did() -> None:

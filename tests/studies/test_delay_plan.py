@@ -1,5 +1,6 @@
 """The delay study's plan, rule and page: all of it from lines alone, without torch."""
 
+import argparse
 import sys
 import zipfile
 from dataclasses import replace
@@ -216,6 +217,33 @@ def test_usage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "--seconds: expected more than 0, at most 600, got 700" in capsys.readouterr().err
 
 
+def test_commands_beside_one_another_share_the_runs(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    def a_command() -> block.Block:
+        options = argparse.Namespace(
+            work=tmp_path, out=tmp_path / "out", rehearse=False, cpu=True, only="", seconds=100.0
+        )
+        command = block.Block(options, card="CPU")
+        request.addfinalizer(lambda: [file.close() for file in command.claims])
+        return command
+
+    one, other = a_command(), a_command()
+    first, second = one.next_run(), other.next_run()
+    assert first is not None
+    assert second is not None
+    assert first != second, "what one has taken, the other leaves"
+    for command, run, nats in ((one, first, 4.0), (other, second, 5.0)):
+        command.lines = plan.merged(command.lines, [on_a_processor(run, nats)])
+        command.write()
+    assert len(plan.read_lines(tmp_path / "runs.jsonl")) == 2, "neither writes over the other"
+    for file in one.claims:  # as a process that ends
+        file.close()
+    assert a_command().next_run() not in (first, second), "what is done is not done again"
+    (tmp_path / "runs.jsonl").unlink()
+    assert a_command().next_run() == first, "what was given up is free again"
+
+
 # ---- the rule ------------------------------------------------------------------------------------
 def test_the_interval_is_students() -> None:
     found = stop.interval([0.01, 0.03], 95)
@@ -264,13 +292,16 @@ def test_a_study_on_processors_is_one_beside_that_of_gpus() -> None:
     study = Study((), "cpu", "CPU")
     lines = [on_a_processor(run, run.rate) for run in study.missing(plan.CPU_PARTS)]
     assert len(lines) == 12
+    assert {line["rate"] for line in lines} == {4e-3, 8e-3, 16e-3, 32e-3}, (
+        "a size has its own rates"
+    )
     study = Study(tuple(lines), "cpu", "CPU")
     blocks = study.missing(plan.CPU_PARTS)
     assert [(run.variant, run.seed) for run in blocks] == [
         (variant, seed) for seed in (1, 2, 3) for variant in SEARCHED
-    ]
-    # 1,500 tokens/s, in 7,200 s less 75 for the command and 20 for the run: 10.7 M.
-    assert {(run.size, run.tokens, run.rate) for run in blocks} == {("3M", 10_000_000, 1e-3)}
+    ] + [("dense, 8 layers", seed) for seed in (1, 2, 3)]
+    # Never shortened: a run goes on in the next command.
+    assert {(run.size, run.tokens, run.rate) for run in blocks} == {("1M", 8_000_000, 4e-3)}
     lines += [on_a_processor(run, 4.0 + run.seed / 100 * (run.seed % 2)) for run in blocks]
     here, there = Study(tuple(lines), "cpu", "CPU"), Study(tuple(lines), card="H100")
     assert not here.missing(plan.CPU_PARTS)
@@ -280,7 +311,8 @@ def test_a_study_on_processors_is_one_beside_that_of_gpus() -> None:
     assert "## On processors" in made
     assert "(95 %)" in made
     assert "(99 %)" not in made
-    assert "| CPU | 3M | delay 2 |" in made
+    assert "| CPU | 1M | delay 2 |" in made
+    assert "| dense, 8 layers | 3 | +0.0000, +0.0000, +0.0000 |" in made
 
 
 def test_the_page_is_that_of_the_results() -> None:
