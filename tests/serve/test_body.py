@@ -113,6 +113,24 @@ def test_a_large_body_is_read_as_a_small_one() -> None:
     assert parse_body(CompletionRequest, json.dumps({"prompt": ids}).encode()).prompts == ids
 
 
+MARK = b"\xef\xbb\xbf"
+
+
+@pytest.mark.parametrize("pad", ["", PAD])
+def test_a_byte_order_mark_is_ignored(pad: str) -> None:
+    """RFC 8259, 8.1. It is one at the beginning alone, and of UTF-8 alone."""
+    data = (pad + '{"prompt": "a\ufeffé"}').encode()
+    assert parse_body(CompletionRequest, MARK + data).prompt == "a\ufeffé"
+    broken = (
+        *(MARK + MARK + data, data + MARK, MARK, MARK + data.replace(b"\xc3", b"")),
+        *(data.decode().encode(coding) for coding in ("utf-16", "utf-16-le", "utf-32")),
+    )
+    for one in broken:
+        with pytest.raises(ApiError, match="JSON object of this route") as caught:
+            parse_body(CompletionRequest, one)
+        assert caught.value.status == 400
+
+
 CHAT = b'{"messages": [{"role": "user", "content": "x"}], "junk": '
 
 

@@ -79,6 +79,64 @@ def test_what_passes_says_when_to_come_back(status: int) -> None:
     assert ApiError(400, "never").headers == {}
 
 
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/chat/completions/", "/v1/chat/completions"),
+        ("/chat/completion", "/chat/completions"),
+        ("/v1/completion", "/v1/completions or /completion"),
+        ("/V1/models", "/v1/models"),
+        ("/openai/v1/responses", "/v1/responses"),
+        ("/v1/tokenize", "/tokenize"),
+        ("/v1/%65mbeddings", "/v1/embeddings"),
+    ],
+)
+def test_404_names_the_path_that_was_meant(client: httpx.Client, path: str, expected: str) -> None:
+    reply = client.post(path, json={})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"]) == (404, 404)
+    assert error["message"].startswith(f"Not Found: got '{path}', expected {expected}; ")
+
+
+def test_404_of_a_path_near_none_names_all(client: httpx.Client) -> None:
+    for path in ("/api/chat", "/v1", "/" + "v1/chat/completions/" * 9):
+        message = client.post(path, json={}).json()["error"]["message"]
+        assert f"got '{path}'" in message
+        for known in (CHAT, TEXT, "/v1/messages", "/v1/models", "/v1/responses", "/tokenize"):
+            assert f" {known}," in message
+        assert " /chat/completions," not in message, "the same as with /v1"
+        assert ".css" not in message, "files of the page"
+
+
+def test_404_is_spelled_as_the_api_that_was_meant(client: httpx.Client) -> None:
+    for path in ("/v1/v1/messages", "/messages", "/v1/message"):
+        reply = client.post(path, json={}).json()
+        assert (reply["type"], reply["error"]["type"]) == ("error", "not_found_error")
+        assert "expected /v1/messages" in reply["error"]["message"]
+    assert client.post("/completion/", json={}).json()["error"]["type"] == "not_found_error"
+    assert client.post("/v1/chat", json={}).json()["error"]["type"] == "NotFoundError"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed", "told"),
+    [
+        ("GET", CHAT, "POST", "POST"),
+        ("POST", "/v1/models", "GET, HEAD", "GET"),
+        ("PUT", "/v1/responses/x", "DELETE, GET, HEAD", "DELETE or GET"),
+        ("GET", "/v1/messages", "POST", "POST"),
+    ],
+)
+def test_405_says_by_which_methods(
+    client: httpx.Client, method: str, path: str, allowed: str, told: str
+) -> None:
+    reply = client.request(method, path, json={})
+    assert (reply.status_code, reply.headers["allow"]) == (405, allowed)
+    message = reply.json()["error"]["message"]
+    assert f"Method Not Allowed: got '{method}' for '{path}', expected {told};" in message
+    assert ("type" in reply.json()) == (path == "/v1/messages"), "Anthropic's form"
+
+
 def test_503_of_a_server_that_loads(paced: Callable[..., Any], tmp_path: Path) -> None:
     server = paced(tokens_per_second=100, ready_with=str(tmp_path / "ready"))
     for method, path, body in (("GET", "/health", None), ("POST", CHAT, HELLO)):

@@ -151,6 +151,10 @@ def test_a_proxy_puts_a_path_before_all_paths(operate: Start) -> None:
     assert (moved.status_code, moved.headers["location"]) == (308, "/a/llm/")
     assert httpx.get(f"{url}/a/llmx/health").status_code == 404
     assert httpx.get(f"{url}/a/llm/a/llm/health").status_code == 404
+    told = httpx.get(f"{url}/a/llm/v1/model").json()["error"]["message"]
+    assert "got '/a/llm/v1/model', expected /a/llm/v1/models; " in told
+    told = httpx.get(f"{url}/a/llm/tokenize").json()["error"]["message"]
+    assert "for '/a/llm/tokenize', expected POST; " in told
 
 
 def test_a_path_before_all_paths_opens_none(operate: Start) -> None:

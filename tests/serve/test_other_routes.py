@@ -58,6 +58,41 @@ def test_a_chat_as_its_text(demo_server: Any) -> None:
     assert httpx.post(f"{url}/tokenize", json=again, timeout=120).json()["tokens"] == wanted
 
 
+def test_what_a_message_says_besides_its_content(demo_server: Any) -> None:
+    """As openai sends an answer back: refusal beside an empty content, and what is null."""
+    no = {"type": "refusal", "refusal": "I cannot."}
+    ways = [
+        {"content": "I cannot.", "refusal": None, "audio": None, "images": []},
+        {"content": None, "refusal": "I cannot.", "annotations": [], "function_call": None},
+        {"refusal": "I cannot.", "tool_calls": None},
+        {"content": [no]},
+    ]
+    for after in ([], [USER]):  # the last message is continued
+        chats = [[USER, {"role": "assistant", **way}, *after] for way in ways]
+        for path, field in (("/apply-template", "prompt"), ("/tokenize", "tokens")):
+            url, found = f"{demo_server.url}{path}", []
+            for chat in chats:
+                reply = httpx.post(url, json={"messages": chat}, timeout=120)
+                found.append(reply.json()[field])
+            assert found == found[:1] * len(ways), path
+            assert path == "/tokenize" or "I cannot." in found[0]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize", "/apply-template"])
+@pytest.mark.parametrize(
+    ("role", "field", "value"),
+    [("user", "images", ["aGk="]), ("assistant", "audio", {"id": "audio_1"})],
+)
+def test_what_no_model_here_reads_is_refused(
+    demo_server: Any, path: str, role: str, field: str, value: Any
+) -> None:
+    body = {"messages": [USER, {"role": role, "content": "x", field: value}], "max_tokens": 1}
+    reply = httpx.post(f"{demo_server.url}{path}", json=body, timeout=120)
+    assert reply.status_code == 400
+    message = reply.json()["error"]["message"]
+    assert message.startswith(f"message 1: {field}: expected none, as this model reads text, got")
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat/completions"])
 def test_tokens_of_a_chat(demo_server: Any, path: str) -> None:
     url, body = demo_server.url, {"messages": [USER]}

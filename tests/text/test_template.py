@@ -93,6 +93,9 @@ def test_deep_and_long_templates() -> None:
         ([{"role": "user", "content": [5]}], "message 0, part 0: .*got 'int'"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "part 0: .*got 'image_url'"),
         ([{"role": "user", "content": [{"type": "text", "text": 1}]}], "message 0, part 0"),
+        ([{"role": "user", "content": "a", "images": ["aGk="]}], "message 0: images: .*got a list"),
+        ([*HI, {"role": "assistant", "content": "", "audio": {"id": "a"}}], "message 1: audio: "),
+        ([*HI, {"role": "assistant", "refusal": ["no"]}], "message 1: refusal: expected text"),
         ([{"role": "user", "content": "a\ud800"}], "message 0: .*lone surrogate"),
         ([{"role": "user", "content": "a", "x": object()}], "JSON data, got a object"),
     ],
@@ -120,6 +123,24 @@ def test_contents_however_clients_spell_them() -> None:
     ]
     # No two words become one; an answer's parts are pieces of one text.
     assert template.render(chat) == "[][one\ntwo\nthree\nfour][ab][][]"
+
+
+def test_what_is_said_besides_the_content() -> None:
+    """A refusal is what an answer says; what holds nothing is no fault."""
+    template = ChatTemplate("{% for m in messages %}[{{ m.content }}]{% endfor %}")
+    no = {"type": "refusal", "refusal": "no"}
+    chat: list[dict[str, Any]] = [
+        {"role": "user", "content": "x", "images": [], "audio": None, "refusal": None},
+        {"role": "assistant", "content": None, "refusal": "no", "function_call": None},
+        {"role": "assistant", "refusal": "no", "audio": None, "annotations": []},
+        {"role": "assistant", "content": "a", "refusal": "no"},
+        {"role": "assistant", "content": [{"type": "text", "text": "a"}], "refusal": "no"},
+        {"role": "assistant", "content": [no], "refusal": ""},
+        {"role": "assistant", "content": "a", "refusal": None},
+    ]
+    assert template.render(chat) == "[x][no][no][a\nno][a\nno][no][a]"
+    opened = template.render(chat[:3], continue_final=True)
+    assert opened == "[x][no][no"
 
 
 def test_nested_data_is_bounded() -> None:

@@ -24,6 +24,7 @@ from monolane.serve._anthropic.errors import error_json
 from monolane.serve._http.admission import Admission
 from monolane.serve._http.guard import Guard
 from monolane.serve._http.page import page_routes
+from monolane.serve._http.paths import Paths
 from monolane.serve._http.protocol import LimitedProtocol, Turns
 from monolane.serve._http.spans import Spans
 from monolane.serve._llamacpp import routes as llamacpp
@@ -126,7 +127,8 @@ def build_app(
     native_paths = ("/embedding", *(route.path for route in native))
     spellings |= dict.fromkeys(native_paths, llamacpp_error)
     note = service.metrics.refusals.note
-    return Guard(router, service.options, open_paths, note, spellings, spans)
+    paths = Paths([*all_routes, *page])
+    return Guard(router, service.options, open_paths, note, spellings, spans, paths)
 
 
 def build_router(service: Service) -> ASGIApp:

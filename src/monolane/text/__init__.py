@@ -5,7 +5,7 @@ from monolane.text._files import MODEL_INPUTS, read_object
 from monolane.text._fim_tokens import InfillTokens, find_infill
 from monolane.text._gguf import GgufText
 from monolane.text._gguf_folder import write_text_files
-from monolane.text._messages import check_contents, joined_texts
+from monolane.text._messages import is_thought, joined_texts, spoken_messages
 from monolane.text._repetition import Loop, Repetition, find_loop
 from monolane.text._stand_in import stand_in
 from monolane.text._stop import StopStrings
@@ -26,12 +26,13 @@ __all__ = [
     "Thinking",
     "ThinkingSplit",
     "Tokenizer",
-    "check_contents",
     "find_infill",
     "find_loop",
     "find_thinking",
+    "is_thought",
     "joined_texts",
     "read_object",
+    "spoken_messages",
     "stand_in",
     "thinking_switch",
     "write_text_files",

@@ -17,6 +17,9 @@ _ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _MAY_BE_SILENT = ("assistant", "tool")  # clients leave out a content that is empty
 _TEXTS = ("text", "input_text", "output_text", "refusal")  # of chats, Responses and vLLM
+_THOUGHTS = ("thinking", "reasoning", "redacted_thinking")  # of Anthropic, Mistral and others
+# What messages of Ollama, OpenAI and others hold besides their content, and no model here reads.
+_MEDIA = ("images", "image", "audio", "audios", "video", "videos")
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -36,28 +39,61 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     role = message.get("role")
     if not isinstance(role, str) or not _ROLE.fullmatch(role):
         raise TextError(f"{where}: expected role to be a word such as 'user', got {role!r:.80}")
-    copy = {str(key): plain(value, where) for key, value in message.items()}
+    copy = _said({str(key): plain(value, where) for key, value in message.items()}, where)
     if copy.get("content") is None:
         if copy.get("tool_calls"):
             return copy  # an assistant that only calls tools says nothing
         if "content" not in copy and role not in _MAY_BE_SILENT:
             raise TextError(f"{where}: expected content (text, or a list of text parts), got none")
         copy["content"] = ""
-    copy["content"] = _content(copy["content"], where)
     return copy
 
 
-def check_contents(messages: Sequence[Any]) -> None:
-    """TextError for a content that is no text; what else may be wrong is found when it is copied.
+def spoken_messages(messages: Sequence[Any]) -> list[Any]:
+    """Return messages with all that they say in their content: refusals are texts of it.
 
+    TextError for a content that is no text; what else may be wrong is found when it is copied.
     Before anything is counted: a picture is no text that is too long.
     """
-    for place, message in enumerate(messages):
-        if isinstance(message, Mapping) and message.get("content") is not None:
-            _content(message["content"], f"message {place}")
+    return [
+        _said(message, f"message {place}") if isinstance(message, Mapping) else message
+        for place, message in enumerate(messages)
+    ]
 
 
-def _content(content: Any, where: str) -> Any:
+def _said(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return a message whose content has its refusal, too; TextError for what is no text.
+
+    Templates read no field of these names, so what stands there would be dropped in silence.
+    """
+    for name in _MEDIA:
+        if message.get(name):
+            raise TextError(
+                f"{where}: {name}: expected none, as this model reads text, got a "
+                f"{type(message[name]).__name__}; leave it out, or say in content what it holds"
+            )
+    said = {key: value for key, value in message.items() if key != "refusal"}
+    if said.get("content") is not None:
+        said["content"] = _content(said["content"], where, said.get("role") == "assistant")
+    refusal = message.get("refusal")
+    if not isinstance(refusal, str | None):
+        raise TextError(f"{where}: refusal: expected text or null, got a {type(refusal).__name__}")
+    if refusal:
+        content = said.get("content") or ""
+        if isinstance(content, str):
+            said["content"] = joined_texts((content, refusal))
+        else:  # an answer's parts are pieces of one text
+            between = "\n" if any(part.get("text") for part in content) else ""
+            said["content"] = [*content, {"type": "text", "text": between + refusal}]
+    return said
+
+
+def is_thought(part: Any) -> bool:
+    """Tell whether a part of an assistant's content is what it thought."""
+    return isinstance(part, dict) and part.get("type") in _THOUGHTS
+
+
+def _content(content: Any, where: str, may_think: bool) -> Any:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -65,7 +101,10 @@ def _content(content: Any, where: str) -> Any:
             f"{where}: expected content to be text or a list of text parts, "
             f"got {type(content).__name__}"
         )
-    return [_part(part, f"{where}, part {place}") for place, part in enumerate(content)]
+    return [
+        part if may_think and is_thought(part) else _part(part, f"{where}, part {place}")
+        for place, part in enumerate(content)
+    ]
 
 
 def _part(part: Any, where: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from monolane.errors import TextError
 from monolane.text._files import named_token, read_settings, read_text
 from monolane.text._gguf import GgufText
-from monolane.text._messages import joined_texts, plain, plain_messages
+from monolane.text._messages import is_thought, joined_texts, plain, plain_messages
 from monolane.text._tokenizer import Tokenizer
 from monolane.text._untrusted_spans import Marks
 
@@ -329,7 +329,7 @@ def _joined(message: dict[str, Any]) -> dict[str, Any]:
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    texts = [part["text"] for part in content]
+    texts = [part["text"] for part in content if not is_thought(part)]
     # An answer's parts are pieces of one text.
     text = "".join(texts) if message["role"] == "assistant" else joined_texts(texts)
     return {**message, "content": text}
@@ -338,7 +338,7 @@ def _joined(message: dict[str, Any]) -> dict[str, Any]:
 def _opened(message: dict[str, Any], place: int) -> dict[str, Any]:
     """Return the last message with the end mark after its last text."""
     content = message.get("content")
-    if message["role"] != "assistant" or not content:
+    if message["role"] != "assistant" or not content or is_thought(content[-1]):
         raise TextError(f"message {place}: expected an assistant's text to continue as the last")
     if isinstance(content, str):
         return {**message, "content": content + _END}

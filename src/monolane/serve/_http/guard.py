@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from monolane.serve._errors import ApiError, api_error
 from monolane.serve._http.access import log_access
+from monolane.serve._http.paths import Paths, UnknownPathError
 from monolane.serve._http.spans import Spans
 from monolane.serve._http.wrong_keys import WrongKeys
 from monolane.serve._keys import GUEST, key_hash
@@ -58,18 +60,20 @@ class Guard:
         note: Callable[[int, str, str], None],
         error_spellings: Mapping[str, Callable[[ApiError], bytes]] | None = None,
         spans: Spans | None = None,
+        paths: Paths | None = None,
     ) -> None:
         """``open_paths`` answer without a key.
 
         ``note`` is told of each error: its status, the request's id, and the message; ``spans`` of
         each request that is over.
         ``error_spellings``: paths whose errors, and those of paths below them, have another body
-        than ``ApiError.json``.
+        than ``ApiError.json``. ``paths`` are told to who asks by another one.
         """
         self._app, self._options, self._note, self._spans = app, options, note, spans
         self._spellings = {p.encode(): spell for p, spell in (error_spellings or {}).items()}
         self._open = frozenset(path.encode() for path in open_paths)
         self._root = options.root_path.encode() or None
+        self._paths = paths or Paths(())
         self._wrong_keys, self._pausing = WrongKeys(), 0
         host = options.host
         own = () if host in ("0.0.0.0", "::") else (f"[{host}]" if ":" in host else host,)
@@ -120,14 +124,14 @@ class Guard:
                 app = RedirectResponse(f"{self._options.root_path}/", 308)
             await app(scope, receive, answer)
         except Exception as error:
-            reply = api_error(error)
+            reply = self._reply(scope, error)
             if reply.status == 401 and not started:
                 await self._back_off(scope, headers)
             self._note(reply.status, request_id, str(reply))
             if reply.status == 500:
                 log.error("request %s failed", request_id, exc_info=error)
             if not started:
-                spell = self._spelling(scope["raw_path"])
+                spell = self._spelling(scope["raw_path"], reply)
                 app = Response(spell(reply), reply.status, reply.headers, "application/json")
                 await app(scope, receive, answer)
         finally:
@@ -140,7 +144,8 @@ class Guard:
         if self._root is None or not scope["raw_path"].startswith(self._root + b"/"):
             return scope
         size = len(self._root)  # also of what was read of it: it has no "%"
-        return {**scope, "raw_path": scope["raw_path"][size:], "path": scope["path"][size:]}
+        path = {"raw_path": scope["raw_path"][size:], "path": scope["path"][size:]}
+        return {**scope, **path, "monolane.below": self._options.root_path}
 
     async def _back_off(self, scope: Scope, headers: Headers) -> None:
         """Wait before a wrong key is answered, if many came; no key is no wrong one."""
@@ -155,7 +160,21 @@ class Guard:
             finally:
                 self._pausing -= 1
 
-    def _spelling(self, path: bytes) -> Callable[[ApiError], bytes]:
+    def _reply(self, scope: Scope, error: Exception) -> ApiError:
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            below, raw_path = scope.get("monolane.below", ""), scope["raw_path"].decode("latin-1")
+            return self._paths.not_by(scope["method"], raw_path, scope["path"], below)
+        if isinstance(error, HTTPException) and error.status_code == 404:
+            return self._unknown(scope)
+        return api_error(error)
+
+    def _unknown(self, scope: Scope) -> UnknownPathError:
+        below = scope.get("monolane.below", "")
+        return self._paths.unknown(scope["raw_path"].decode("latin-1"), below)
+
+    def _spelling(self, path: bytes, reply: ApiError) -> Callable[[ApiError], bytes]:
+        if isinstance(reply, UnknownPathError) and reply.meant is not None:
+            path = reply.meant.encode()
         near = (spell for at, spell in self._spellings.items() if path.startswith(at + b"/"))
         return self._spellings.get(path) or next(near, ApiError.json)
 
@@ -169,7 +188,7 @@ class Guard:
         if not is_open and scope["raw_path"] not in self._open:
             scope["monolane.owner"] = self._owner(headers, scope["raw_path"])
         if _read(scope["raw_path"]) != scope["path"]:
-            raise ApiError(404, "no such path; see /openapi.json")
+            raise self._unknown(scope)
         if scope["method"] == "POST":
             kind = "".join(headers.getlist("content-type")).split(";")[0].strip().lower()
             if kind != "application/json":

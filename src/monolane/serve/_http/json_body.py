@@ -33,10 +33,12 @@ _MAX_NAME = 1 << 10  # bytes of a field's name that is read: no field of ours ha
 _COMMA, _COLON = b",:"
 _OPENING, _CLOSING = b"{}"  # and "[]", once bit 5 is set
 _IDS = ("prompt", "tokens")
+_MARK = b"\xef\xbb\xbf"  # of the byte order: RFC 8259, 8.1, lets a reader ignore it
 
 
 def parse_body(kind: type[B], data: bytes) -> B:
     """Return a body as its type; ApiError 400 for one that is none. To be called on a thread."""
+    data = data.removeprefix(_MARK)
     try:
         if len(data) <= _SMALL:
             return kind.model_validate_json(data)

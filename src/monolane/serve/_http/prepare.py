@@ -30,7 +30,13 @@ from monolane.serve._tools.grammar import answer_grammar
 from monolane.serve._tools.parser import ToolParser
 from monolane.serve._tools.prompt import content_text, template_for, tool_prompt
 from monolane.serve._tools.request import ToolUse, read_tools
-from monolane.text import ChatTemplate, Thinking, check_contents, find_thinking, thinking_switch
+from monolane.text import (
+    ChatTemplate,
+    Thinking,
+    find_thinking,
+    spoken_messages,
+    thinking_switch,
+)
 
 # Template variables that a request may set: plain ones, and none that changes what is rendered.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -91,7 +97,7 @@ def read_chat(
 
     ``bounded``: the prompt must fit into the context; False where it is only counted.
     """
-    check_contents(asked.messages)
+    asked = replace(asked, messages=spoken_messages(asked.messages))
     (check_length if bounded else check_counted)("messages", asked.messages, engine)
     tools = read_tools(
         asked.tools, asked.tool_choice, asked.parallel_tool_calls, engine, tool_format

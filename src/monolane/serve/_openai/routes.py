@@ -28,7 +28,7 @@ from monolane.serve._openai.completions import completions
 from monolane.serve._run.preparers import next_unit
 from monolane.serve._run.service import Service
 from monolane.serve._tools.prompt import tool_prompt
-from monolane.text import Tokenizer, check_contents
+from monolane.text import Tokenizer, spoken_messages
 
 B = TypeVar("B", bound=Body)
 
@@ -133,10 +133,10 @@ class _Handlers:
         if (body.prompt is None) == (body.messages is None):
             raise RequestError("prompt: expected one of prompt, messages and content")
         if body.messages is not None:
-            check_contents(body.messages)
-            check_counted("messages", body.messages, engine)
+            messages = spoken_messages(body.messages)
+            check_counted("messages", messages, engine)
             next_unit()
-            chat, _ = tool_prompt(body.messages, None, None, engine, tool_format)
+            chat, _ = tool_prompt(messages, None, None, engine, tool_format)
             ids = render_ids(
                 chat,
                 engine,
