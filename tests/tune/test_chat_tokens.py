@@ -118,3 +118,95 @@ def test_an_answer_that_joins_the_prompts_last_token_is_refused(tmp_path: Path) 
     coder, _ = encoder(tmp_path)
     with pytest.raises(TextError, match="message 1: the chat before this answer is not how"):
         coder.encode([{"role": "user", "content": "q"}, {"role": "assistant", "content": "the"}])
+
+
+def thinking_template(shown: str) -> str:
+    """A template that shows thoughts in the way given, between marks of its own."""
+    return (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
+        + shown
+        + "{{ m.content + '</s>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    )
+
+
+SHOWS = "{% if m.reasoning_content %}{{ '<t>' + m.reasoning_content + '</t>' }}{% endif %}"
+SHOWS_LAST = SHOWS.replace("{% if ", "{% if loop.last and ")
+DROPS_INSIDE = "{% set m = dict(m, content=m.content.split('</think>')[-1]) %}"
+ASKED = {"role": "user", "content": "q"}
+
+
+def answer(**fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": "a", **fields}
+
+
+@pytest.mark.parametrize(
+    ("shown", "chat", "message"),
+    [
+        (
+            "",
+            [ASKED, answer(reasoning_content="why")],
+            "message 1: expected thoughts .* in reasoning_content, but .*; leave them out of the ",
+        ),
+        ("", [ASKED, answer(thinking="why")], "got them in thinking, but .* leaves them out"),
+        ("", [ASKED, answer(), ASKED, answer(reasoning="why")], "message 3: .* in reasoning, but"),
+        (
+            SHOWS,
+            [ASKED, answer(reasoning="why")],
+            "in reasoning, but the chat template reads reasoning_content; give them as reasoning_c",
+        ),
+        (
+            SHOWS_LAST,
+            [ASKED, answer(reasoning_content="why"), ASKED, answer(reasoning_content="how")],
+            "message 1: .* last answer alone, and every answer is trained on; give one line per",
+        ),
+        (
+            DROPS_INSIDE,
+            [ASKED, answer(content="<think>why</think>a")],
+            "message 1: .* got them in content before </think>, but the chat template leaves them",
+        ),
+        (
+            SHOWS,
+            [ASKED, answer(content=[{"type": "thinking", "thinking": "why"}, "a"])],
+            "in parts of the content, but the chat template reads reasoning_content; give them as",
+        ),
+        ("", [ASKED, answer(function_call={"name": "f"})], "leaves out the function_call"),
+    ],
+)
+def test_thoughts_that_a_template_leaves_out(
+    shown: str, chat: list[dict[str, Any]], message: str, tmp_path: Path
+) -> None:
+    write_tokenizer(tmp_path, thinking_template(shown))
+    coder, _ = encoder(tmp_path)
+    with pytest.raises(TextError, match=message):
+        coder.encode(chat)
+
+
+@pytest.mark.parametrize(
+    ("shown", "chat", "thought"),
+    [
+        (SHOWS, [ASKED, answer(reasoning_content="why", reasoning="why")], "why"),
+        (SHOWS_LAST, [ASKED, answer(), ASKED, answer(reasoning_content="why")], "why"),
+        (SHOWS, [ASKED, answer(reasoning_content=" ", thinking=None, reasoning="")], ""),
+        (DROPS_INSIDE, [ASKED, answer(content="<think>\n</think>a")], ""),
+        ("", [ASKED, answer(content="<think>why</think>a")], "why"),
+        ("", [ASKED | {"thinking": "a user's note"}, answer()], ""),
+    ],
+)
+def test_thoughts_that_a_template_shows(
+    shown: str, chat: list[dict[str, Any]], thought: str, tmp_path: Path
+) -> None:
+    write_tokenizer(tmp_path, thinking_template(shown))
+    coder, tokenizer = encoder(tmp_path)
+    encoded = coder.encode(chat)
+    last = runs(encoded.ids, encoded.spoken)[-1]
+    assert thought in tokenizer.decode(last)
+
+
+def test_a_refusal_is_what_the_answer_says(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, None)
+    coder, _ = encoder(tmp_path)
+    part = {"type": "refusal", "refusal": "a"}
+    wanted = coder.encode([ASKED, answer()])
+    for said in (answer(content=None, refusal="a"), answer(content=[part]), answer(content=["a"])):
+        assert (coder.encode([ASKED, said]).ids == wanted.ids).all()

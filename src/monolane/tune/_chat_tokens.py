@@ -7,7 +7,7 @@ answer begins, exactly as when the model answers. Offsets of characters would no
 hold the end of the prompt and the start of the answer, and then there is no right place to begin.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,12 @@ import numpy.typing as npt
 
 from monolane.errors import TextError
 from monolane.text import ChatTemplate, Tokenizer
+
+Chat = Sequence[Mapping[str, Any]]
+# Fields of DeepSeek and Qwen, of OpenRouter and vLLM, and of GPT-OSS and Ollama; and what ends
+# thoughts within a content.
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_ENDS = ("</think>", "[/THINK]", "</seed:think>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,7 @@ class ChatEncoder:
                         f"{message['role']!r}; leave it out of the data, or give the model a "
                         "template that shows it"
                     )
+            _check_thoughts(messages, i, text)
         if tools and text(messages, with_tools=False) == whole:
             raise TextError(
                 "tools: the chat template leaves them out; leave them out of the data, or give the "
@@ -142,9 +149,82 @@ class ChatEncoder:
 def _parts(message: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the parts that a message says something with, and the message without each."""
     content, calls = message.get("content"), message.get("tool_calls")
-    said = "".join(p["text"] for p in content) if isinstance(content, list) else content
+    said = "".join(map(_text, content)) if isinstance(content, list) else content
     if said and said.strip():
         yield "content", {**message, "content": ""}
     if calls:
         less = {name: value for name, value in message.items() if name != "tool_calls"}
         yield "tool calls", {**less, "content": content or ""}
+    if message.get("function_call"):  # OpenAI's older form, which few templates read
+        less = {name: value for name, value in message.items() if name != "function_call"}
+        yield "function_call", {**less, "content": content or ""}
+
+
+def _check_thoughts(messages: Chat, i: int, text: Callable[[Chat], str | None]) -> None:
+    """Refuse a message of which the template leaves out what was thought.
+
+    Many templates show the thoughts of the last answer alone, by design; but here every answer is
+    trained on, and one without its thoughts teaches the model to have none.
+    """
+    before, message, after = messages[:i], messages[i], messages[i + 1 :]
+    whole = text(messages)
+    for field, thought, less in _thoughts(message):
+        if text([*before, less, *after]) != whole:
+            continue
+        renamed = ({**less, name: thought} for name in _THOUGHTS)
+        others = zip(_THOUGHTS, (text([*before, one, *after]) for one in renamed), strict=True)
+        name = next((name for name, shown in others if shown not in (None, whole)), None)
+        if name is not None:
+            why, do = f"reads {name}", f"give them as {name}"
+        elif text([*before, less]) != text([*before, message]):
+            why = "shows those of the last answer alone, and every answer is trained on"
+            do = "give one line per answer, with thoughts in its last message alone"
+        else:
+            why = "leaves them out"
+            do = "leave them out of the data, or give the model a template that shows them"
+        raise TextError(
+            f"message {i}: expected thoughts that training sees, got them in {field}, but the "
+            f"chat template {why}; {do}"
+        )
+
+
+def _is_text(part: Mapping[str, Any]) -> bool:
+    return "text" in part or "refusal" in part
+
+
+def _text(part: Any) -> str:
+    """Return the text of a part of a content."""
+    return str(part if isinstance(part, str) else part.get("text") or part.get("refusal") or "")
+
+
+def _thoughts(message: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Yield where an answer says what was thought, the thought, and the message without it.
+
+    Servers give one thought under two names: a template shows it if it shows one of them.
+    """
+    if message.get("role") != "assistant":
+        return
+    given = [name for name in _THOUGHTS if _said(message.get(name))]
+    for name in given:
+        same = [other for other in given if message[other] == message[name]]
+        if name == same[0]:
+            less = {key: value for key, value in message.items() if key not in same}
+            yield " and ".join(same), message[name], less
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = [part for part in content if isinstance(part, dict) and not _is_text(part)]
+        if parts:  # other kinds than thoughts are refused when they are rendered
+            thought = parts[0].get("thinking") or parts[0].get("reasoning") or ""
+            others = [part for part in content if part not in parts]
+            yield "parts of the content", thought, {**message, "content": others}
+    if not isinstance(content, str):
+        return
+    for end in _ENDS:
+        before, mark, rest = content.rpartition(end)
+        thought = before.replace(end.replace("/", ""), "").strip()
+        if mark and thought:
+            yield f"content before {end}", thought, {**message, "content": rest}
+
+
+def _said(value: Any) -> bool:
+    return bool(value.strip() if isinstance(value, str) else value)
