@@ -17,7 +17,7 @@ from monolane.serve._openai.body import ChatRequest
 from monolane.serve._run.request import _update
 from monolane.serve._tools.calls import Delta
 
-from .families import CALL, CHATML, FAMILIES, THINK, Says, write_family
+from .families import CALL, CHATML, FAMILIES, THINK, Family, Says, write_family
 
 USER = {"role": "user", "content": "How is it?"}
 TOOLS = [{"type": "function", "function": {"name": "now", "description": "The time"}}]
@@ -31,11 +31,29 @@ SCHEMA = {
 FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
 
 
+# Marks that are control tokens which a text leaves out, of templates in small form.
+GEMMA = Family(
+    "", ("<|turn>", "<turn|>", "<|channel>", "<channel|>"), (), "", own="<|channel>thought"
+)
+COMMAND = Family(
+    "",
+    ("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    (),
+    "",
+    own="<|START_THINKING|> <|START_RESPONSE|>",
+)
+
+
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engine]]:
     families = {name: FAMILIES[name] for name in (*NAMES, "gpt-oss")}
     families["spelled"] = replace(FAMILIES["qwen3.5"], plain=CALL)  # marks letter by letter
     families["special"] = replace(FAMILIES["qwen3.5"], special=CHATML + THINK, plain=CALL)
+    turn = "{# %s #}{%% for m in messages %%}{{ m.content }}{%% endfor %%}"
+    for name, family in (("gemma", GEMMA), ("command", COMMAND)):
+        families[name] = replace(family, own=turn % family.own)
+    closed = "<|START_THINKING|><|END_THINKING|>"
+    families["command, closed"] = replace(COMMAND, own=turn % COMMAND.own + closed)
     loaded: dict[str, Engine] = {}
     for name, family in families.items():
         loaded[name] = Engine.load(write_family(tmp_path_factory.mktemp("thinking"), family))
@@ -263,6 +281,33 @@ def test_over_http_whole_and_streamed(start: Any, tmp_path_factory: pytest.TempP
     wrong = httpx.post(url, json=body | {"reasoning_effort": "much"}, timeout=60)
     assert wrong.status_code == 400
     assert wrong.json()["error"]["param"] == "reasoning_effort"
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "end"),
+    [
+        ("gemma", "<|channel>thought\nHm.\n<channel|>", ""),
+        (
+            "command",
+            "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>",
+            "<|END_RESPONSE|>",
+        ),
+        ("command, closed", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    ],
+)
+def test_marks_of_control_tokens_and_around_the_answer(
+    engines: dict[str, Engine], name: str, begin: str, end: str
+) -> None:
+    engine, thought = engines[name], "Hm." if "Hm." in begin else ""
+    delta, _, count, _ = said(engine, f"{begin}Yes.{end}")
+    assert delta == Delta("Yes.", thought)
+    assert bool(count) == bool(thought)
+    for text, admitted in (('{"a": 1}', True), ('{"a": 3}', False)):
+        (choice,) = prepare_chat(ask(response_format=FORMAT), engine)
+        for tried in (begin + text, text):
+            ids = ids_of(engine, tried)
+            matcher = choice.stream._job.constraint._matcher
+            assert (matcher.validate_tokens(ids) == len(ids)) == admitted, tried
 
 
 NEXT = "<|end|><|start|>assistant"

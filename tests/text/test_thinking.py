@@ -1,15 +1,46 @@
 """The thinking part of an answer: where it begins and ends, and that cuts change nothing."""
 
+from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monolane.text import ChatTemplate, Thinking, ThinkingSplit, thinking_switch
+from monolane.text import (
+    ChatTemplate,
+    Thinking,
+    ThinkingSplit,
+    Tokenizer,
+    find_thinking,
+    thinking_switch,
+)
+from monolane.text._control_token_search import Spellings
 
 ASKED = Thinking("<think>", "</think>")
 OPENED = Thinking("<think>", "</think>", opened=True)
+WRAPPED = Thinking("<think>", "</think>", answer=("<answer>", "</answer>"))
+CLOSED = replace(WRAPPED, closed=True)
+COMMAND = Thinking(
+    "<|START_THINKING|>", "<|END_THINKING|>", answer=("<|START_RESPONSE|>", "<|END_RESPONSE|>")
+)
+APRIEL = Thinking(
+    "Here are my reasoning steps:",
+    "[BEGIN FINAL RESPONSE]",
+    opened=True,
+    answer=("", "[END FINAL RESPONSE]"),
+)
+ANSWERS = [  # what follows a thinking part, and what of it is content
+    ("\n<answer>\nb </b> \n</answer>\n", "b </b>"),
+    ("<answer>b", "b"),
+    ("<answer>b</ans", "b</ans"),
+    ("<answer></answer>", ""),
+    ("<answer>b</answer> \n<tool_call>", "b<tool_call>"),
+    ("\nb</answer>", "b</answer>"),
+    ("\n<ans", "<ans"),
+]
 CASES = [
     (ASKED, "no thought", "", "no thought"),
     (ASKED, "", "", ""),
@@ -33,6 +64,15 @@ CASES = [
     (OPENED, "never ends", "never ends", ""),
     (OPENED, "a\n\nb</think>c", "a\n\nb", "c"),
     (OPENED, "", "", ""),
+    (ASKED, "</think>\n\nYes.", "", "Yes."),  # it says that it does not think
+    (ASKED, "</thi", "", "</thi"),
+    *((WRAPPED, f"<think>a</think>{said}", "a", answer) for said, answer in ANSWERS),
+    *((CLOSED, said, "", answer) for said, answer in ANSWERS),
+    (WRAPPED, "<answer>b</answer>", "", "<answer>b</answer>"),  # what somebody asked for
+    (WRAPPED, "<think>a", "a", ""),
+    (COMMAND, "<|START_RESPONSE|>b<|END_RESPONSE|>", "", "b"),
+    (APRIEL, "So.\n[BEGIN FINAL RESPONSE]\nYes.\n[END FINAL RESPONSE]", "So.", "Yes."),
+    (APRIEL, "So.\n[BEGIN FINAL RESPONSE]\nYes.", "So.", "Yes."),
 ]
 
 
@@ -55,11 +95,25 @@ def test_what_is_thinking_and_what_is_content(
     assert split(thinking, *text) == expected
 
 
-PARTS = ("<think>", "</think>", "<", "</", "think", ">", " ", "\n", "a", "Hm. ", "</think")
+PARTS = (
+    "<think>",
+    "</think>",
+    "<answer>",
+    "</answer>",
+    "<",
+    "</",
+    "think",
+    ">",
+    " ",
+    "\n",
+    "a",
+    "Hm. ",
+    "</think",
+)
 
 
 @given(
-    thinking=st.sampled_from([ASKED, OPENED]),
+    thinking=st.sampled_from([ASKED, OPENED, WRAPPED, CLOSED]),
     text=st.lists(st.sampled_from(PARTS), max_size=10).map("".join),
     cuts=st.lists(st.integers(0, 80), max_size=8),
 )
@@ -87,6 +141,35 @@ def test_long_thoughts_take_linear_time() -> None:
         reader = ThinkingSplit(OPENED)
         parts = [reader.push(text[i : i + 100]) for i in range(0, len(text), 100)]
         assert "".join(thought for thought, _ in [*parts, reader.finish()]) == text.lstrip()
+
+
+@pytest.mark.parametrize(
+    ("source", "tail", "thinking"),
+    [
+        ("<|inner_prefix|>", "", Thinking("<|inner_prefix|>", "<|inner_suffix|>")),  # Apertus
+        ("<|channel>thought", "", Thinking("<|channel>thought", "<channel|>")),  # Gemma 4
+        ("<|channel>thought", "<|channel>thought\n<channel|>", None),
+        ("<mm:think>", "<mm:think>", Thinking("<mm:think>", "</mm:think>", opened=True)),
+        ("<think> content.split('</answer>')", "", WRAPPED),  # Hunyuan
+        ("<think> content.split('</answer>')", "<think>\n\n</think>\n", CLOSED),
+        # Granite is asked for marks; MiniMax-M2 has results of tools in them.
+        (
+            "<think></think>, <response></response>",
+            "",
+            Thinking("<think>", "</think>", answer=("<response>", "</response>")),
+        ),
+        ("<think> <response>\n", "", Thinking("<think>", "</think>")),
+        ("<|START_THINKING|> <|START_RESPONSE|>", "", COMMAND),
+        ("<|START_THINKING|> <|START_RESPONSE|>", COMMAND.end, replace(COMMAND, closed=True)),
+        ("[BEGIN FINAL RESPONSE]", "Here are my reasoning steps:\n", APRIEL),
+    ],
+)
+def test_marks_are_found_in_the_template(source: str, tail: str, thinking: Thinking | None) -> None:
+    tokenizer = SimpleNamespace(
+        control_spellings=Spellings(()), decode=lambda _, skip_special_tokens: tail
+    )
+    found = find_thinking(ChatTemplate(f"{{# {source} #}}"), cast(Tokenizer, tokenizer), ())
+    assert found == thinking
 
 
 @pytest.mark.parametrize(

@@ -371,7 +371,9 @@ class _Text:
         self._undecided = 0  # tokens that may be the beginning of a thinking part
         visible = set(job.params.visible_ids)
         if tokenizer is not None and thinking is not None:
-            marks = (tokenizer.id_of(mark) for mark in thinking.marks)
+            # Gemma's mark is a control token and a word.
+            spelled = map(tokenizer.control_spellings.first, thinking.marks)
+            marks = (tokenizer.id_of(mark) for mark in spelled if mark is not None)
             visible.update(token for token in marks if token is not None)
         self._detokenizer = (
             None

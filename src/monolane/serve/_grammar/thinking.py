@@ -6,6 +6,7 @@ cuts such a token. And the end of sequence is not allowed before the answer is w
 """
 
 import json
+import re
 
 from monolane.serve._grammar.compiler import Grammar
 from monolane.text import Thinking, Tokenizer
@@ -15,15 +16,18 @@ _SPACE = r"/[ \t\r\n]{1,4}/"  # between the mark and the answer
 
 def after_thinking(grammar: Grammar, thinking: Thinking, tokenizer: Tokenizer) -> Grammar:
     """Return the grammar of an answer that may think, and must where the prompt has begun to."""
-    begin, end = (_token(mark, tokenizer) for mark in (thinking.begin, thinking.end))
+    end = _token(thinking.end, tokenizer)
     if end is None:
-        mark = thinking.end.replace("/", r"\/").replace("[", r"\[").replace("]", r"\]")
+        mark = re.sub(r"[/\[\]|]", r"\\\g<0>", thinking.end)
         lines = [rf"thought[lazy]: /(.|\n)*{mark}/"]
     else:
         lines = [f"thought: TEXT {end}", r"TEXT: /(.|\n)*/"]
-    part = "thought" if thinking.opened else f"({begin or json.dumps(thinking.begin)} thought)?"
-    head = "\n".join([f"start: {part} SPACE? @answer", f"SPACE: {_SPACE}", *lines])
-    return _with_head(grammar, head)
+    part = "thought" if thinking.opened else f"({_spelled(thinking.begin, tokenizer)} thought)?"
+    parts = [] if thinking.closed else [part, "SPACE?"]
+    if thinking.answer is not None and thinking.answer[0]:
+        parts.append(f"({_spelled(thinking.answer[0], tokenizer)} SPACE?)?")
+    head = [f"start: {' '.join(parts)} @answer", f"SPACE: {_SPACE}"]
+    return _with_head(grammar, "\n".join(head if thinking.closed else [*head, *lines]))
 
 
 def in_channels(grammar: Grammar, tokenizer: Tokenizer, *, calls: bool) -> Grammar:
@@ -43,6 +47,15 @@ def _with_head(grammar: Grammar, head: str) -> Grammar:
     rest = json.loads(text)["grammars"] if text.startswith("{") else [{"lark_grammar": text}]
     grammars = [{"lark_grammar": head}, {**rest[0], "name": "answer"}, *rest[1:]]
     return Grammar(json.dumps({"grammars": grammars}), grammar.where)
+
+
+def _spelled(mark: str, tokenizer: Tokenizer) -> str:
+    """Return the rule of a mark, which may begin with a control token."""
+    first = tokenizer.control_spellings.first(mark)
+    if first is None or not mark.startswith(first):
+        return json.dumps(mark)
+    rest = mark.removeprefix(first)
+    return f"{_token(first, tokenizer)} {json.dumps(rest) if rest else ''}"
 
 
 def _token(mark: str, tokenizer: Tokenizer) -> str | None:

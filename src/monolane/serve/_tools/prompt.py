@@ -21,13 +21,19 @@ from monolane.serve._tools.format import ToolFormat
 from monolane.serve._tools.formats import AUTO, format_of
 from monolane.serve._tools.placement import placed
 from monolane.serve._tools.request import ToolUse
-from monolane.serve._tools.template_probe import Shown, shown_by, takes_bare_tools
+from monolane.serve._tools.template_probe import (
+    Shown,
+    shown_by,
+    takes_bare_tools,
+    thoughts_shown_by,
+)
+from monolane.serve._tools.thoughts import NAME as THOUGHTS
+from monolane.serve._tools.thoughts import with_one_name, with_thoughts
 from monolane.serve._tools.turns import with_system, with_texts_in_results
 from monolane.text import ChatTemplate
 
 Message = dict[str, Any]
 _KNOWS_TOOLS = re.compile(r"\btools\b")
-_KNOWS_THINKING = re.compile(r"\bmessage\.thinking\b")
 _PROBE = "how may I help you"
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 _ID_CHARS = string.ascii_letters + string.digits
@@ -54,14 +60,13 @@ def tool_prompt(
     ``given`` are the tools as the client spelled them, ``use`` what was read from them.
     ``format_name`` is the server's ``--tool-format``.
     """
-    messages, (given, _) = with_functions(messages), as_functions(given)
+    messages = with_functions([*map(with_one_name, messages)])
+    given, _ = as_functions(given)
     chat = [_parsed(message, f"messages[{i}]") for i, message in enumerate(messages)]
     form = format_of(engine, format_name) if use is None else use.format
     template = template_for(use, engine)
     if "developer" not in template.source:
         chat = with_system(chat)
-    if _KNOWS_THINKING.search(template.source) and "reasoning_content" not in template.source:
-        chat = [*map(_with_thinking, chat)]
     called = any(message.get("tool_calls") or message.get("role") == "tool" for message in chat)
     knows = bool(_KNOWS_TOOLS.search(template.source))
     if called and knows:
@@ -74,7 +79,8 @@ def tool_prompt(
             chat = _instructed(chat, use, engine)
     if use and given and not takes_bare_tools(template):
         given = [*map(_with_all_fields, given)]
-    return placed(chat, template, bool(use and given)), given if use else None
+    chat = placed(chat, template, bool(use and given))
+    return [_with_thoughts(message, template) for message in chat], given if use else None
 
 
 def template_for(use: ToolUse | None, engine: Engine) -> ChatTemplate:
@@ -89,12 +95,13 @@ def _with_all_fields(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**tool, "function": {**fields, **function}}
 
 
-def _with_thinking(message: Message) -> Message:
-    """Return a message with its thoughts as GPT-OSS's template has them: no content beside them."""
-    thought = message.get("reasoning_content")
-    if not thought or not isinstance(thought, str) or message.get("content"):
+def _with_thoughts(message: Message, template: ChatTemplate) -> Message:
+    """Return a message with its thoughts as the template shows them; some show none."""
+    if THOUGHTS not in message:
         return message
-    return {**message, "thinking": thought}
+    way = thoughts_shown_by(template, bool(message.get("content")), "tool_calls" in message)
+    bare = {key: value for key, value in message.items() if key != THOUGHTS}
+    return message if way is None else with_thoughts(bare, message[THOUGHTS], way)
 
 
 def _parsed(message: Mapping[str, Any], where: str) -> Message:

@@ -1,10 +1,11 @@
-"""What a chat template shows of tool calls and their results, found by trying.
+"""What a chat template shows of tool calls, their results and thoughts, found by trying.
 
 Templates differ in what they take: arguments as objects or as text, one call in a message or
 several, no content beside calls or an empty one. Some drop calls without a word. Reading a template
 would not tell, for it is a program; a rendering with calls in it does, and takes a millisecond.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,10 +13,13 @@ from itertools import product
 from typing import Any
 
 from monolane.errors import TextError
-from monolane.text import ChatTemplate
+from monolane.serve._tools.thoughts import WAYS, with_thoughts
+from monolane.text import ChatTemplate, thinking_switch
 
 _NAME, _VALUES, _RESULTS = "probe_tool", ("probe-one", "probe-two"), ("seen-one", "seen-two")
-_THEN = "and-then"
+_THEN, _SAID = "and-then", "so-said"
+_THOUGHT = "so-thought"
+_SPELLED = re.compile(rf"""["']{_THOUGHT}""")
 PROBE_TOOL = {
     "type": "function",
     "function": {
@@ -67,6 +71,31 @@ def takes_bare_tools(template: ChatTemplate) -> bool:
     return _shows(template, [_user()], (_NAME,), bare)
 
 
+@lru_cache(maxsize=256)
+def thoughts_shown_by(template: ChatTemplate, text: bool, calls: bool) -> str | None:
+    """Return the way in which a template shows the thoughts of an assistant's message, or None.
+
+    ``text`` and ``calls`` are what the message has besides. It is the last but for the results of
+    its calls: many templates show thoughts there alone.
+    """
+    shown = shown_by(template)
+    if calls:
+        _, told, *rest = _called(1, shown.null, shown.objects)
+        told = {**told, "content": _SAID} if text else told
+    else:
+        told, rest = {"role": "assistant", "content": _SAID if text else ""}, []
+    words = [_THOUGHT, *([_SAID] if text else []), *([_NAME, _RESULTS[0]] if calls else [])]
+    switch = thinking_switch(template)
+    variables: dict[str, Any] = {} if switch is None else {switch: True}
+    for way, begins in product(WAYS, (True, False)):
+        chat = [_user(), with_thoughts(told, _THOUGHT, way), *rest]
+        found = _rendered(template, chat, add_generation_prompt=begins, **variables)
+        # Some spell a part that they do not know as Python or JSON does.
+        if all(word in found for word in words) and not _SPELLED.search(found):
+            return way
+    return None
+
+
 def _called(count: int, null: bool, objects: bool) -> list[dict[str, Any]]:
     """Return a chat with so many calls and their results."""
     calls = []
@@ -85,11 +114,21 @@ def _shows(
     tool: dict[str, Any] = PROBE_TOOL,
 ) -> bool:
     """Tell whether the text of a chat has all these words."""
-    try:
-        text = template.render(chat, tools=[tool])
-    except TextError:
-        return False
+    text = _rendered(template, chat, tool)
     return all(word in text for word in words)
+
+
+def _rendered(
+    template: ChatTemplate,
+    chat: list[dict[str, Any]],
+    tool: dict[str, Any] = PROBE_TOOL,
+    **variables: Any,
+) -> str:
+    """Return the text of a chat; none where the template refuses it."""
+    try:
+        return template.render(chat, tools=[tool], **variables)
+    except TextError:
+        return ""
 
 
 def _user(text: str = "x") -> dict[str, Any]:

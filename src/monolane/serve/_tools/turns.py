@@ -8,6 +8,8 @@ messages.
 from collections.abc import Mapping
 from typing import Any
 
+from monolane.serve._tools.thoughts import NAME as THOUGHTS
+
 Message = dict[str, Any]
 _BETWEEN = "\n\n"
 _SYSTEM = ("system", "developer")
@@ -28,11 +30,15 @@ def alternating(chat: list[Message]) -> list[Message]:
 
 
 def with_calls_apart(chat: list[Message]) -> list[Message]:
-    """Return the messages with calls in messages of their own, behind the text beside them."""
+    """Return the messages with calls in messages of their own, behind the text beside them.
+
+    What led to both stays with the calls: some templates show no thoughts before a text.
+    """
     parted: list[Message] = []
     for message in chat:
         if message.get("tool_calls") and message.get("content"):
-            parted.append({key: x for key, x in message.items() if key != "tool_calls"})
+            apart = ("tool_calls", THOUGHTS)
+            parted.append({key: x for key, x in message.items() if key not in apart})
             message = {**message, "content": None}
         parted.append(message)
     return parted
@@ -76,6 +82,8 @@ def _joined(chat: list[Message], onto: Mapping[str, tuple[str, ...]]) -> list[Me
             found.append(message)
         else:
             found[-1] = {**last, "content": content}
+            if THOUGHTS in message:
+                found[-1][THOUGHTS] = _both(last.get(THOUGHTS, ""), message[THOUGHTS])
     return found
 
 
