@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from monolane.serve._errors import ApiError, api_error
 from monolane.serve._http.access import log_access
-from monolane.serve._http.paths import Paths, UnknownPathError
+from monolane.serve._http.paths import PathError, Paths
 from monolane.serve._http.spans import Spans
 from monolane.serve._http.wrong_keys import WrongKeys
 from monolane.serve._keys import GUEST, key_hash
@@ -127,7 +127,8 @@ class Guard:
             reply = self._reply(scope, error)
             if reply.status == 401 and not started:
                 await self._back_off(scope, headers)
-            self._note(reply.status, request_id, str(reply))
+            noted = reply.noted if isinstance(reply, PathError) else str(reply)
+            self._note(reply.status, request_id, noted)
             if reply.status == 500:
                 log.error("request %s failed", request_id, exc_info=error)
             if not started:
@@ -168,12 +169,12 @@ class Guard:
             return self._unknown(scope)
         return api_error(error)
 
-    def _unknown(self, scope: Scope) -> UnknownPathError:
+    def _unknown(self, scope: Scope) -> PathError:
         below = scope.get("monolane.below", "")
         return self._paths.unknown(scope["raw_path"].decode("latin-1"), below)
 
     def _spelling(self, path: bytes, reply: ApiError) -> Callable[[ApiError], bytes]:
-        if isinstance(reply, UnknownPathError) and reply.meant is not None:
+        if isinstance(reply, PathError) and reply.meant is not None:
             path = reply.meant.encode()
         near = (spell for at, spell in self._spellings.items() if path.startswith(at + b"/"))
         return self._spellings.get(path) or next(near, ApiError.json)

@@ -6,7 +6,7 @@ found near a path is told, in the words of the API that it belongs to, and else 
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from starlette.routing import Route
 
@@ -20,12 +20,24 @@ _TOLD = 2  # paths that are near, at most
 _OF_BASES = frozenset(("", "v1", "api", "openai"))
 
 
-class UnknownPathError(ApiError):
-    """No such path; ``meant`` is the one that comes nearest, whose API's clients read errors."""
+class PathError(ApiError):
+    """A path that there is not, or not by this method.
 
-    def __init__(self, message: str, meant: str | None) -> None:
-        super().__init__(404, message)
-        self.meant = meant
+    ``meant`` is the path that comes nearest, whose API's clients read errors. ``noted`` is for the
+    log: a path may hold what is nobody else's business.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        noted: str,
+        message: str,
+        meant: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        # The first words are those of HTTP, which programs look for.
+        super().__init__(status, f"{noted}: {message}", headers=headers)
+        self.noted, self.meant = noted, meant
 
 
 class Paths:
@@ -49,19 +61,20 @@ class Paths:
             found.setdefault(_bare(one), one)
         return [*found.values()][:_TOLD]
 
-    def unknown(self, path: str, below: str = "") -> UnknownPathError:
+    def unknown(self, path: str, below: str = "") -> PathError:
         """Return the error for a path that there is not; all paths are ``below`` another."""
         near = self.near(path)
         shown = near or [one for one in self._all if f"/v1{one}" not in self._all]
         expected = (" or " if near else ", ").join(below + one for one in shown)
-        return UnknownPathError(
-            # The first words are those of HTTP, which programs look for.
-            f"Not Found: got {below + path!r:.200}, expected {expected}; mend the path or the "
+        return PathError(
+            404,
+            "Not Found",
+            f"got {below + path!r:.200}, expected {expected}; mend the path or the "
             f"client's base URL; {below}/openapi.json says what each is for",
             near[0] if near else None,
         )
 
-    def not_by(self, method: str, path: str, read: str, below: str = "") -> ApiError:
+    def not_by(self, method: str, path: str, read: str, below: str = "") -> PathError:
         """Return the error for a path that there is, but not by this method.
 
         ``read``: the path as routes read it.
@@ -69,9 +82,10 @@ class Paths:
         found = [x.methods or () for x in self._routes if x.path_regex.match(read)]
         allowed = sorted({name for methods in found for name in methods})
         told = " or ".join(name for name in allowed if name != "HEAD")
-        return ApiError(
+        return PathError(
             405,
-            f"Method Not Allowed: got {method!r:.40} for {below + path!r:.200}, expected {told}; "
+            "Method Not Allowed",
+            f"got {method!r:.40} for {below + path!r:.200}, expected {told}; "
             f"{below}/openapi.json says what each is for",
             headers={"Allow": ", ".join(allowed)},
         )
