@@ -17,6 +17,12 @@ constexpr int kQueries = 4;                // taken together, so that K and V ar
 constexpr int kMostTokens = 1024;          // of a row: buffers lie on the stack
 constexpr int kStride = kMostTokens + 16;  // a power of two would put all rows into one cache set
 
+constexpr int kWhole = 16;        // keys are taken by as many: what is left of a vector is slow
+constexpr float kNever = -1e30f;  // the score of a key that a query does not see
+
+// So many keys as hold these, and are whole vectors.
+inline int whole(int keys) { return (keys + kWhole - 1) / kWhole * kWhole; }
+
 // e^x for x <= 0, within 2 units in the last place; 0 below -87. A loop of it becomes vectors.
 inline float exp_of(float x) {
   x = std::max(x, -87.0f);
@@ -36,23 +42,30 @@ inline float exp_of(float x) {
   return y;
 }
 
-// The largest of some values; sixteen at once, because one maximum after another is no vector.
+// The largest of some values. GCC makes no vectors of a maximum, as a value may be no number.
 inline float most_of(const float* x, int64_t count) {
   constexpr int kLanes = 16;
-  float most[kLanes];
-  for (float& value : most) value = x[0];
+  typedef float Lanes __attribute__((vector_size(4 * kLanes)));
+  Lanes most = x[0] - Lanes{};
   int64_t at = 0;
   for (; at + kLanes <= count; at += kLanes) {
-    for (int i = 0; i < kLanes; ++i) most[i] = x[at + i] > most[i] ? x[at + i] : most[i];
+    Lanes next;
+    std::memcpy(&next, x + at, sizeof next);
+    most = next > most ? next : most;
   }
-  for (; at < count; ++at) most[0] = std::max(most[0], x[at]);
-  return *std::max_element(most, most + kLanes);
+  float found = x[0];
+  for (int i = 0; i < kLanes; ++i) found = std::max(found, most[i]);
+  for (; at < count; ++at) found = std::max(found, x[at]);
+  return found;
 }
 
 template <int E>
 void turn(const float* x_TE, int tokens, float* x_ET) {
   for (int t = 0; t < tokens; ++t) {
     for (int e = 0; e < E; ++e) x_ET[e * kStride + t] = x_TE[t * E + e];
+  }
+  for (int e = 0; e < E; ++e) {  // nothing that is no number may stand behind the row
+    std::fill(x_ET + e * kStride + tokens, x_ET + e * kStride + whole(tokens), 0.0f);
   }
 }
 
@@ -102,20 +115,21 @@ void forward_head(const float* q_TE, const float* k_TE, const float* v_TE, float
   turn<E>(k_TE, tokens, k_ET);
   turn<E>(v_TE, tokens, v_ET);
   for (int first = 0; first < tokens; first += kQueries) {
-    const int count = std::min(first + kQueries, tokens);
+    const int count = whole(std::min(first + kQueries, tokens));
     take<E>(q_TE, first, tokens, scale, q_QE);
     products<E>(q_QE, k_ET, count, scores_QT);
     float total_Q[kQueries];
     for (int q = 0; q < kQueries; ++q) {
       float* row = scores_QT[q];
-      const int seen = std::min(first + q + 1, count);
-      const float most = most_of(row, seen);
+      const int seen = std::min(first + q + 1, tokens);
+      std::fill(row + seen, row + count, kNever);
+      const float most = most_of(row, count);
       float total = 0.0f;
-      for (int s = 0; s < seen; ++s) {
+      for (int s = 0; s < count; ++s) {
         row[s] = exp_of(row[s] - most);
-        total += row[s];
+        total += row[s];  // of what is not seen 1e-38, which changes nothing
       }
-      for (int s = seen; s < count; ++s) row[s] = 0.0f;
+      std::fill(row + seen, row + count, 0.0f);
       total_Q[q] = total;
       if (first + q < tokens) logsum_T[first + q] = most + std::log(total);
     }
@@ -139,7 +153,7 @@ void backward_head(const float* q_TE, const float* k_TE, const float* v_TE, cons
   std::fill(dk_ET, dk_ET + E * kStride, 0.0f);
   std::fill(dv_ET, dv_ET + E * kStride, 0.0f);
   for (int first = 0; first < tokens; first += kQueries) {
-    const int count = std::min(first + kQueries, tokens);
+    const int count = whole(std::min(first + kQueries, tokens));
     take<E>(q_TE, first, tokens, scale, q_QE);
     take<E>(dy_TE, first, tokens, 1.0f, dy_QE);
     products<E>(q_QE, k_ET, count, p_QT);
@@ -150,11 +164,12 @@ void backward_head(const float* q_TE, const float* k_TE, const float* v_TE, cons
       const float logsum = there ? logsum_T[first + q] : 0.0f;
       float dot = 0.0f;
       for (int e = 0; e < E && there; ++e) dot += dy_QE[q][e] * y_TE[(first + q) * E + e];
-      for (int s = 0; s < seen; ++s) {
+      for (int s = 0; s < count; ++s) {
         p_QT[q][s] = exp_of(std::min(p_QT[q][s] - logsum, 0.0f));
         ds_QT[q][s] = p_QT[q][s] * (ds_QT[q][s] - dot);
       }
-      for (int s = seen; s < count; ++s) p_QT[q][s] = ds_QT[q][s] = 0.0f;
+      std::fill(p_QT[q] + seen, p_QT[q] + count, 0.0f);
+      std::fill(ds_QT[q] + seen, ds_QT[q] + count, 0.0f);
     }
     sums_over_keys<E>(ds_QT, k_ET, count, dq_QE);
     for (int q = 0; q < kQueries && first + q < tokens; ++q) {
