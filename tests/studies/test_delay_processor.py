@@ -100,7 +100,7 @@ def test_what_is_not_computed_is_refused() -> None:
         processor.summed_nats(torch.zeros(1, 2, 8).bfloat16(), torch.zeros(1, 2, dtype=torch.int64))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it compiles
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("variant", ["dense", "delay 2"])
 def test_a_model_learns_the_same_by_it(
