@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -56,13 +57,17 @@ std::pair<OwnTokens, OwnChances> draft(const SuffixDrafter& drafter, size_t most
 // Drafts for all sequences, and says how long that takes and how sure it is.
 class SetDrafter final : public JointDrafter {
  public:
-  SetDrafter(size_t block, double cost_ns, float stated)
-      : block_(block), cost_ns_(cost_ns), stated_(stated) {}
+  SetDrafter(size_t block, double cost_ns, float stated, int64_t& clock_ns)
+      : block_(block), cost_ns_(cost_ns), stated_(stated), clock_ns_(clock_ns) {}
   DraftBy by() const override { return DraftBy::kHeads; }
   void draft(std::vector<DraftAsk>& asks, const GoOn& go_on, const std::function<void()>&,
              const std::atomic<bool>&) override {
     for (const DraftAsk& ask : asks) {
-      for (size_t i = 0; i < ask.most && go_on(ask, 1, stated_); ++i) continue;
+      const int64_t cost = std::llround(cost_ns_);
+      for (size_t i = 0; i < ask.most; ++i) {
+        if (i == 0 || block_ == 0) clock_ns_ += cost;
+        if (!go_on(ask, 1, stated_)) break;
+      }
     }
   }
   void take_part(int) override {}
@@ -73,6 +78,7 @@ class SetDrafter final : public JointDrafter {
   const size_t block_;
   const double cost_ns_;
   const float stated_;
+  int64_t& clock_ns_;
 };
 
 // One sequence without a model: whoever replays it says what is drawn, and how long things took.
@@ -81,6 +87,7 @@ class Replay {
   Replay(int max_width, int64_t context, const std::vector<float>& read)
       : speculation_(1, max_width, context, read) {
     advance_.drafts = kAutoDrafts;
+    speculation_.set_clock([this] { return clock_ns_; });
   }
 
   void begin(const std::vector<int32_t>& tokens) {
@@ -104,7 +111,7 @@ class Replay {
   // same chance of each; how many tokens it is let draft.
   size_t draft_jointly(size_t most, size_t block, double cost_ns, float stated) {
     draft_.clear();
-    speculation_.set_joint(std::make_unique<SetDrafter>(block, cost_ns, stated));
+    speculation_.set_joint(std::make_unique<SetDrafter>(block, cost_ns, stated, clock_ns_));
     std::vector<DraftAsk> asks;
     const std::atomic<bool> stop = false;
     speculation_.ask_joint(advance_, length_, most, INT32_MAX, nullptr, draft_, asks);
@@ -126,6 +133,7 @@ class Replay {
   Advance advance_;
   Draft draft_;
   int64_t length_ = 0;
+  int64_t clock_ns_ = 0;  // joint drafters' time alone
 };
 
 }  // namespace

@@ -57,6 +57,13 @@ void Acceptance::add(float stated, bool right) {
 
 // ---- Between epochs ----
 
+Speculation::Speculation(int slots, int max_width, int64_t context, const std::vector<float>& read)
+    : slots_(slots),
+      max_width_(max_width),
+      context_(context),
+      cost_(max_width, read),
+      clock_(now_ns) {}
+
 void Speculation::begin(int slot, const std::vector<int32_t>& history,
                         const std::vector<int32_t>& tokens, size_t prompt,
                         const std::vector<int32_t>& earlier) {
@@ -183,10 +190,10 @@ void Speculation::draft_jointly(std::vector<DraftAsk>& asks, int rows,
     state(slots_[ask.advance->slot], *ask.draft, stated);
     return ask.draft->chances.back() * ask.rate >= ask.least;
   };
-  const int64_t begun = now_ns();
+  const int64_t begun = clock_();
   joint_->draft(asks, go_on, lend, stop);
   if (probes) {
-    probing_ -= static_cast<double>(now_ns() - begun);
+    probing_ -= static_cast<double>(clock_() - begun);
     return;
   }
   const double plain = cost_.of(rows);
@@ -253,15 +260,14 @@ bool Speculation::pays(DraftAsk& ask, int rows, int sequences) const {
 }
 
 void Speculation::add_cost(int width, int64_t nanoseconds) {
-  const double measured = static_cast<double>(nanoseconds);
-  probing_ = std::min(probing_ + kProbing * measured, kMostProbing);
   cost_.add(width, nanoseconds);
+  // A pass that was interrupted for milliseconds is no fault of its drafts, nor pays for others.
+  const double took = cost_.known(width) ? cost_.of(width) : static_cast<double>(nanoseconds);
+  probing_ = std::min(probing_ + kProbing * took, kMostProbing);
   const int rows = width - widened_;
   widened_ = 0;
   const double plain = cost_.of(rows);
   if (plain == 0) return;
-  // A pass that was interrupted for milliseconds is no fault of its drafts.
-  const double took = cost_.known(width) ? cost_.of(width) : measured;
   if (width > rows) allowance_.spend((took - plain) / plain);
   allowance_.grant(took / plain);
 }

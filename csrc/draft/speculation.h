@@ -38,8 +38,7 @@ class Acceptance {
 class Speculation {
  public:
   // `read`: see PassCost.
-  Speculation(int slots, int max_width, int64_t context, const std::vector<float>& read = {})
-      : slots_(slots), max_width_(max_width), context_(context), cost_(max_width, read) {}
+  Speculation(int slots, int max_width, int64_t context, const std::vector<float>& read = {});
 
   // ---- Between epochs ----
 
@@ -52,6 +51,9 @@ class Speculation {
   // For tests and measurements: by position of the sequence, what is proposed, and what is drawn in
   // the model's stead. Empty: as always.
   void script(int slot, std::vector<int32_t> drafts, std::vector<int32_t> draws);
+
+  // For tests: what tells the time, in nanoseconds.
+  void set_clock(std::function<int64_t()> clock) { clock_ = std::move(clock); }
 
   // Has this one draft, too.
   void set_joint(std::unique_ptr<JointDrafter> drafter) { joint_ = std::move(drafter); }
@@ -135,6 +137,7 @@ class Speculation {
   Acceptance follows_;
   std::unique_ptr<JointDrafter> joint_ = nullptr;
   double probing_ = 0;  // nanoseconds that the joint drafter may spend to learn whether it pays
+  std::function<int64_t()> clock_;
   std::vector<Candidate> candidates_;
 };
 

@@ -90,14 +90,6 @@ def test_auto_and_either_drafter_alone() -> None:
                 assert drafter == "auto" or {event.drafter for event in got} <= {"", drafter}
 
 
-def test_what_is_never_right_is_hardly_tried() -> None:
-    """Its passes are not worth having: what is left are rare short drafts, to see if they are."""
-    drafting = executor("wrong")
-    request = asked(0, PROMPT, 500, drafts=AUTO_DRAFTS, drafter="draft")
-    run(drafting, request)
-    assert sum(event.drafted for event in run(drafting, request)) < 50
-
-
 def test_batches_and_prompts_beside() -> None:
     drafting = executor("near")
     requests = [asked(0), asked(1, PROMPT[::-1], draw=DRAWS["penalised"]), asked(2, LONG)]

@@ -188,13 +188,6 @@ def test_auto_and_the_suffix_drafter_beside() -> None:
                 assert drafter == "auto" or {event.drafter for event in got} <= {"", drafter}
 
 
-def test_what_is_never_right_is_hardly_tried() -> None:
-    drafting = executor("wrong")
-    request = asked(0, PROMPT, 500, drafts=AUTO_DRAFTS, drafter="heads")
-    run(drafting, request)
-    assert sum(event.drafted for event in run(drafting, request)) < 50
-
-
 def test_interrupted_epochs_kept_prefixes_and_copies() -> None:
     """What the head read is known of no token before the epoch: its first pass has no drafts."""
     drafting = executor("right")

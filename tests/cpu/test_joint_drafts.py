@@ -32,3 +32,21 @@ def test_no_more_is_asked_than_a_block_has(replay: SpeculationReplay) -> None:
 def test_a_block_is_paid_for_once(replay: SpeculationReplay) -> None:
     """Of the two passes that a sequence may lose: csrc/draft/draft_budget.h."""
     assert [replay.draft_jointly(31, 7, 0.7 * PASS, 0.9) for _ in range(3)] == [7, 7, 0]
+
+
+@pytest.mark.parametrize("cost", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("interrupted", [0, 10_000])
+def test_what_is_never_right_is_hardly_tried(
+    replay: SpeculationReplay, cost: float, interrupted: int
+) -> None:
+    """What is left are rare short drafts, to see if they pay by now: for half a percent of the time.
+
+    A pass that the machine interrupted for a second pays for no more of them.
+    """
+    drafted = []
+    for i in range(1000):
+        drafted.append(replay.draft_jointly(31, 0, cost * PASS, 0.9))
+        took = interrupted if i == 500 else 1
+        replay.draw([0], took * PASS)  # it drafts ones
+    assert sum(drafted[100:]) * cost <= 0.005 * 900 + 2 * cost  # what was saved up before
+    assert max(drafted[100:]) == 2
