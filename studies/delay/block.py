@@ -148,7 +148,10 @@ class Block:
                 if study.need(run) <= self.left():
                     return run
             elif self.left() > 0 and self.claim(run):
-                return run
+                # Another command may have ended it since the lines were read.
+                self.lines = plan.merged(self.lines, plan.read_lines(self.kept))
+                if run in self.study.missing(self.parts()):
+                    return run
         return None
 
     def claim(self, run: Run) -> bool:

@@ -171,11 +171,12 @@ def speeds(study: Study) -> str:
 
 def texts(study: Study) -> str:
     """What was read."""
-    rows = [
+    found = [
         f"| {x['text']} | {x['card']} | {x['tokens'] / 1e6:.1f} | {x['exam_tokens']:,} "
         f"| {x['exam_share']:.1%} |"
         for x in study.lines if x["kind"] == "text"
     ]  # fmt: skip
+    rows = list(dict.fromkeys(found))  # each command notes what it reads
     head = ["### Text", "", "| digest | card | M tokens | of the exam | of it counts |",
             "|---|---|---|---|---|"]  # fmt: skip
     return "\n".join(head + rows) if rows else ""

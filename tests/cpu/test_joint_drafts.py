@@ -39,7 +39,7 @@ def test_a_block_is_paid_for_once(replay: SpeculationReplay) -> None:
 def test_what_is_never_right_is_hardly_tried(
     replay: SpeculationReplay, cost: float, interrupted: int
 ) -> None:
-    """What is left are rare short drafts, to see if they pay by now: for half a percent of the time.
+    """Rare short drafts are left, to see if they pay by now: for half a percent of the time.
 
     A pass that the machine interrupted for a second pays for no more of them.
     """

@@ -25,7 +25,7 @@ from monolane.plan import Choice, DeviceDescription, build
 SCHEDULES = 12  # of each kernel; they take turns with the ways to choose
 # Ticks of the emulator, the same on every machine and under every load: a seed replays. A right
 # kernel's waits are within them, as the tests without a bug show. A bug that makes a wait endless
-# spins until then, for minutes with the patience of the rig.
+# spins until then, and with the rig's patience far longer.
 PATIENCE = 100_000
 # Two stop tokens that a block keeps, and two behind as many as it keeps.
 STOPS = (3, 4, *range(100, 100 + HELD_STOPS), 5, 6)

@@ -218,7 +218,7 @@ def test_usage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_commands_beside_one_another_share_the_runs(
-    tmp_path: Path, request: pytest.FixtureRequest
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def a_command() -> block.Block:
         options = argparse.Namespace(
@@ -241,7 +241,22 @@ def test_commands_beside_one_another_share_the_runs(
         file.close()
     assert a_command().next_run() not in (first, second), "what is done is not done again"
     (tmp_path / "runs.jsonl").unlink()
-    assert a_command().next_run() == first, "what was given up is free again"
+    again = a_command()
+    assert again.next_run() == first, "what was given up is free again"
+
+    for file in again.claims:
+        file.close()
+    late = a_command()
+    claim = late.claim
+
+    def ended_meanwhile(run: Run) -> bool:
+        """Claim a run; the first is ended by another command just before."""
+        if run == first:
+            plan.write_lines(tmp_path / "runs.jsonl", [on_a_processor(run, 4.0)])
+        return claim(run)
+
+    monkeypatch.setattr(late, "claim", ended_meanwhile)
+    assert late.next_run() not in (None, first), "what ended before it was claimed is done"
 
 
 # ---- the rule ------------------------------------------------------------------------------------
