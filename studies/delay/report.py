@@ -19,12 +19,21 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from studies.delay import stop  # noqa: E402
-from studies.delay.plan import DONE, Line, Run, Study, merged, read_lines, write_lines  # noqa: E402
+from studies.delay.plan import (  # noqa: E402
+    CPU_PARTS,
+    DONE,
+    Line,
+    Run,
+    Study,
+    merged,
+    read_lines,
+    write_lines,
+)
 from studies.delay.sizes import SEARCH_SEED, SEARCHED, SIZES, VARIANTS  # noqa: E402
 
 HERE = Path(__file__).parent
 MARK = "<!-- results: made by report.py, do not edit below -->\n"
-NOTHING = "No block has been trained yet. Nothing is measured, so nothing can be said."
+NOTHING = "No block has been trained on a GPU yet, so of its size nothing can be said."
 _PAIRS = (("delay 2", "dense"), ("naive 2", "dense"), ("naive 2", "delay 2"))
 _TO_DENSE = (
     "dense, 8 layers",
@@ -51,7 +60,14 @@ def on_processors(study: Study) -> str:
     """The size for processors, whose three blocks are looked at once, at 95 %."""
     if not study.runs():
         return ""
-    sections = [blocks(study, 95), beside(study), rates(study), speeds(study), texts(study)]
+    ended = not study.missing(part for part in CPU_PARTS if part != "delay:depth")
+    sections = [
+        blocks(study, 95 if ended else None),
+        beside(study),
+        rates(study),
+        speeds(study),
+        texts(study),
+    ]
     return "## On processors\n\n" + "\n\n".join(section for section in sections if section)
 
 
@@ -60,8 +76,11 @@ def rule(study: Study) -> str:
     return f"**The rule**: {study.look().text}."
 
 
-def blocks(study: Study, level: int = 0) -> str:
-    """The blocks, seed by seed, and the differences' intervals at a level: 0, that of the rule."""
+def blocks(study: Study, level: int | None = 0) -> str:
+    """The blocks, seed by seed, and the differences' intervals at a level: 0, that of the rule.
+
+    None: it is too early for a look.
+    """
     seeds = sorted(set(study.differences("delay 2", "dense")))
     if not seeds:
         return ""
@@ -75,6 +94,8 @@ def blocks(study: Study, level: int = 0) -> str:
         nats = [f"{x['exam_nats']:.4f}" if x else "" for x in lines]
         less = [f"{found[p][seed]:+.4f}" if seed in found[p] else "" for p in _PAIRS]
         rows.append(f"| {seed} | {' | '.join(nats + less)} |")
+    if level is None:
+        return "\n".join([*rows, "", "The look follows the last block."])
     level = level or (95 if study.is_last or len(seeds) >= stop.MOST else 99)
     means = [_interval(list(found[pair].values()), level) for pair in _PAIRS]
     rows.append(f"| mean{' |' * (len(SEARCHED) + 1)} {' | '.join(means)} |")
@@ -157,11 +178,11 @@ def speeds(study: Study) -> str:
     for (card, size, variant), lines in kinds.items():
         speed = sorted(x["tokens_per_s"] for x in lines)[len(lines) // 2]
         guess = SIZES[size].estimate[VARIANTS[variant].lanes > 1]
-        memory = max((x["memory_gb"] or 0.0 for x in lines), default=0.0)
-        mfu = max((x["mfu"] or 0.0 for x in lines), default=0.0)
+        memory = max(x["memory_gb"] or 0.0 for x in lines)  # neither is known of a processor
+        mfu = max(x["mfu"] or 0.0 for x in lines)
         rows.append(
             f"| {card} | {size} | {variant} | {len(lines)} | {speed:,} | {speed / guess:.2f} "
-            f"| {memory:.1f} | {mfu:.1%} |"
+            f"| {f'{memory:.1f}' if memory else ''} | {f'{mfu:.1%}' if mfu else ''} |"
         )
     head = ["### Speed", "",
             "| card | size | variant | runs | tokens/s | of the estimate | GB, most | MFU, most |",

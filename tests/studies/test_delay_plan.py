@@ -300,7 +300,8 @@ def test_the_report_says_what_the_lines_say() -> None:
 
 
 def on_a_processor(run: Run, nats: float) -> dict[str, Any]:
-    return a_line(run, nats, card="CPU", tokens_per_s=1500 if run.variant == "delay 2" else 4000)
+    speed = 1500 if run.variant == "delay 2" else 4000
+    return a_line(run, nats, card="CPU", tokens_per_s=speed, memory_gb=None, mfu=None)
 
 
 def test_a_study_on_processors_is_one_beside_that_of_gpus() -> None:
@@ -326,8 +327,15 @@ def test_a_study_on_processors_is_one_beside_that_of_gpus() -> None:
     assert "## On processors" in made
     assert "(95 %)" in made
     assert "(99 %)" not in made
-    assert "| CPU | 1M | delay 2 |" in made
+    assert "| CPU | 1M | delay 2 | 7 | 1,500 | 0.75 |  |  |" in made
     assert "| dense, 8 layers | 3 | +0.0000, +0.0000, +0.0000 |" in made
+    early = [line for line in lines if line["seed"] < 3]
+    early += [{"kind": "text", "text": "t", "card": "CPU", "tokens": 1, "exam_tokens": 1,
+               "exam_share": 1.0, "commit": commit} for commit in ("a", "b")]  # fmt: skip
+    made = report.report(Study(tuple(early), card="H100"))
+    assert "| 2 | 4.0000 |" in made
+    assert "%)" not in made, "there is one look, after the last block"
+    assert made.count("| t | CPU |") == 1, "a text that two commands read"
 
 
 def test_the_page_is_that_of_the_results() -> None:
