@@ -21,10 +21,8 @@ import sys
 import tempfile
 import time
 import traceback
-import zipfile
 from dataclasses import dataclass, field
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -33,6 +31,7 @@ for folder in (ROOT / "src", ROOT):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
+from bench.gpu._packages import provide  # noqa: E402
 from bench.gpu.monokernel._ledger import PATH, Ledger, card_of, in_order  # noqa: E402
 from monolane._results import current_commit  # noqa: E402
 from studies.delay import plan  # noqa: E402
@@ -369,17 +368,6 @@ def fold(options: argparse.Namespace) -> int:
     ledger.write(options.ledger)
     sys.stdout.write(f"{len(lines) - len(before)} new lines, {len(lines)} in all\n")
     return 0
-
-
-def provide(carried: Path, site: Path) -> None:
-    """Unpack carried wheels of what this Python lacks: a wheel is what belongs in its folder."""
-    missing = [name for name in ("pydantic", "tomli_w") if find_spec(name) is None]
-    if not missing:
-        return
-    for wheel in sorted((carried / "wheels").glob("*.whl")):
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(site)
-    sys.path.insert(0, str(site))
 
 
 def code_digest() -> str:

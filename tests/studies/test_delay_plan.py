@@ -192,21 +192,6 @@ def test_what_came_back_is_brought_into_results_and_ledger(
     assert said[1].endswith(": 3 of 3 runs, 0 s to go")
 
 
-def test_what_the_machine_lacks_is_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "wheels").mkdir()
-    with zipfile.ZipFile(tmp_path / "wheels" / "a-1-py3-none-any.whl", "w") as archive:
-        archive.writestr("carried_package_of_a_test.py", "found = True\n")
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    block.provide(tmp_path, tmp_path / "site")
-    assert not (tmp_path / "site").exists(), "nothing is missing here"
-    monkeypatch.setattr(block, "find_spec", lambda name: None)
-    block.provide(tmp_path, tmp_path / "site")
-    assert sys.path[0] == str(tmp_path / "site")
-    assert (tmp_path / "site" / "carried_package_of_a_test.py").is_file()
-
-
 def test_usage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         block.main(["--carried", str(tmp_path)])

@@ -6,7 +6,8 @@
 ``window`` is the order over the times that a machine is at hand, ``value`` that within one, and
 ``seconds`` what a part is expected to take with its share of loading. A part without a card's entry
 is pending there. ``built`` false: the part is planned, and there is nothing yet to run. Parts named
-``delay:...`` are those of ``studies/delay``, which counts its own windows.
+``delay:...`` are those of ``studies/delay``, which counts its own windows, and ``training:...``
+those of ``bench/gpu/training.py``.
 """
 
 from __future__ import annotations
