@@ -86,7 +86,7 @@ FULL = Scale(
     model="laneformer_100m", emulated=False, seconds=90.0, config="laneformer_100m",
     steps=2_000, corpus=48_000_000,
     sft={"precision": "bfloat16", "rows_per_step": 32, "rows_at_once": 8, "too_long": "cut"},
-    chats=4_000, turns=(40, 80), dense=_DENSE, lanes=3, window=512, rows=64, texts=3_000,
+    chats=4_000, turns=(40, 80), dense=_DENSE, lanes=3, window=512, rows=64, texts=4_000,
     device="cuda", precision="bfloat16",
 )  # fmt: skip
 REHEARSAL = Scale(
@@ -108,11 +108,11 @@ def build(stage: Stage, job: str) -> None:
         raise NotMeasuredError(lacks)
     rng = np.random.default_rng(0)
     write_ids(stage.work / "corpus", scale.corpus, rng)
-    words = [f"{word} " for word in sorted(json.loads((DEMO / "tokenizer.json").read_text())
-             ["model"]["vocab"]) if word.isascii() and word.isalpha()]  # fmt: skip
+    known = json.loads((DEMO / "tokenizer.json").read_text())["model"]["vocab"]
+    words = np.array([x for x in sorted(known) if x.isascii() and x.isalpha()])
 
     def say(count: int) -> str:
-        return "".join(np.array(words)[rng.integers(0, len(words), count)])
+        return " ".join(words[rng.integers(0, len(words), count)])
 
     with (stage.work / "text.jsonl").open("w") as file:
         for _ in range(scale.texts):
