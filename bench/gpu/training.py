@@ -262,17 +262,21 @@ def run_command(stage: Stage, words: Sequence[str]) -> list[tuple[float, str]]:
 
     before, sys.argv = sys.argv, ["monolane", *words]
     told: list[tuple[float, str]] = []
-    try:
-        with interrupted_after(stage.scale.seconds) as asked, stamped(told):
-            main()
-    except SystemExit as end:
-        if end.code not in (0, None) and not (asked() and end.code == _INTERRUPTED):
-            last = " ".join(line for _, line in told[-3:])
-            raise CheckError(
-                f"monolane {words[0]}: expected exit status 0, got {end.code}: {last}"
-            ) from end
-    finally:
-        sys.argv = before
+    with interrupted_after(stage.scale.seconds) as asked:
+        try:
+            with stamped(told):
+                main()
+        except KeyboardInterrupt:  # of this signal, before the command listens
+            if not asked():
+                raise
+        except SystemExit as end:
+            if end.code not in (0, None) and not (asked() and end.code == _INTERRUPTED):
+                last = " ".join(line for _, line in told[-3:])
+                raise CheckError(
+                    f"monolane {words[0]}: expected exit status 0, got {end.code}: {last}"
+                ) from end
+        finally:
+            sys.argv = before
     return told
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Callable
@@ -66,19 +67,38 @@ def test_each_command_is_measured_and_the_ledger_knows(
 def test_a_command_is_asked_to_stop_and_told_apart_from_one_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    timers: list[tuple[float, Callable[[], None]]] = []
+
+    class Timer(threading.Thread):
+        """Lets the command itself say when its time is over."""
+
+        def __init__(self, seconds: float, function: Callable[[], None]) -> None:
+            super().__init__()
+            timers.append((seconds, function))
+
+        def cancel(self) -> None:
+            self.join()
+
     def endless() -> None:
         sys.stderr.write("step 1: begun\nhalf of a line")
         try:
+            timers[0][1]()
             while True:
                 time.sleep(1)
         except KeyboardInterrupt:
             sys.exit(130)
 
+    monkeypatch.setattr(training.threading, "Timer", Timer)
     put(monkeypatch, endless)
-    here, _ = stage(tmp_path, seconds=0.05)
+    here, _ = stage(tmp_path, seconds=90.0)
     words = list(sys.argv)
     assert [line for _, line in training.run_command(here, ["train"])] == ["step 1: begun"]
     assert sys.argv == words
+    assert [seconds for seconds, _ in timers] == [90.0]
+
+    timers.clear()
+    put(monkeypatch, lambda: timers[0][1]())  # before the command listens
+    assert training.run_command(here, ["train"]) == []
 
     put(monkeypatch, lambda: sys.exit(130))  # nobody has asked
     here, records = stage(tmp_path)
