@@ -29,6 +29,12 @@ SEARCHED = ("delay 2", "delay 2, early")  # others take the rate of their kind: 
 PAIR, PAIR_SEEDS = ("delay 0", "delay 2"), (0, 1, 2)
 SEARCH_STEPS, MAIN_STEPS, PAIR_STEPS = 50, 120, 60
 
+# Loss against tokens: one variant trained for longer and longer, all weights, and low-rank updates
+# alone beside it, whose rate is searched at the shortest length.
+LENGTHENED, LENGTHS = SEARCHED[1], (60, 120, 240, 480)
+LORA_RANK, LORA_RATES, LORA_LENGTHS = 64, (1e-3, 3e-3), (60, 120, 240)
+LENGTH = "length"
+
 # Seconds on two Zen 4 cores with nothing beside: of a step with its share of the teacher's work,
 # and of what a run does once (loading, examining, writing).
 STEP_SECONDS, RUN_SECONDS = 3.6, 60.0
@@ -43,12 +49,14 @@ class Run:
     order: str = "together"
     steps: int = SEARCH_STEPS
     seed: int = 0  # of the order of the windows: all begin from the same weights
+    lora: int = 0  # rank of the updates that alone are trained; 0: all weights
 
     @property
     def name(self) -> str:
         """A folder's name."""
         variant = self.variant.replace(", ", "-").replace(" ", "-")
-        return f"{variant}-{self.order}-{self.rate:g}-{self.steps}-seed{self.seed}"
+        low = f"-rank{self.lora}" if self.lora else ""
+        return f"{variant}-{self.order}-{self.rate:g}-{self.steps}-seed{self.seed}{low}"
 
     @property
     def minutes(self) -> float:
@@ -93,6 +101,32 @@ def main_runs(done: Sequence[dict[str, Any]]) -> Iterator[Run]:
             yield run
 
 
+def length_runs(
+    done: Sequence[dict[str, Any]], searched: Sequence[dict[str, Any]]
+) -> Iterator[Run]:
+    """Yield the runs of loss against tokens that are missing, the shortest first.
+
+    ``searched`` has the search, which is in another file: the text is another.
+    """
+    found = _best(searched, LENGTHENED)
+    have = runs_of(done)
+
+    def run(steps: int, rate: float = found.rate, lora: int = 0) -> Run:
+        return Run(LENGTHENED, rate, found.order, steps, lora=lora)
+
+    low = [run(LORA_LENGTHS[0], rate, LORA_RANK) for rate in LORA_RATES]
+    first = [run(LENGTHS[0]), *low]
+    yield from (one for one in first if one not in have)
+    if all(one in have for one in low):
+        tried = [line for line in done if Run(**line["run"]) in low]
+        best = Run(**min(tried, key=lambda line: float(line["exam"]["all"]["kl"]))["run"])
+        for steps in LENGTHS[1:]:
+            both = [run(steps)]
+            if steps in LORA_LENGTHS:
+                both.append(run(steps, best.rate, LORA_RANK))
+            yield from (one for one in both if one not in have)
+
+
 STAGES = {"search": search, "pair": pair_runs, "main": main_runs}
 
 
@@ -109,9 +143,14 @@ def best_of(done: Sequence[dict[str, Any]], variant: str) -> Run:
     return Run(**min(tried, key=lambda line: float(line["exam"]["all"]["kl"]))["run"])
 
 
-def result_paths(folder: Path, lanes: int) -> tuple[Path, Path]:
-    """Return the results files of a shape: before training, and the runs."""
+def result_paths(folder: Path, lanes: int, stage: str = "") -> tuple[Path, Path]:
+    """Return the results files of a shape: before training, and the runs.
+
+    The stage of loss against tokens has its own.
+    """
     end = "" if lanes == LANES else f"-{lanes}-lanes"
+    if stage == LENGTH:
+        end = f"-{LENGTH}"
     return folder / f"before{end}.jsonl", folder / f"runs{end}.jsonl"
 
 

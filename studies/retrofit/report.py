@@ -1,4 +1,4 @@
-"""The study's report: the tables and the figure that results/ hold.
+"""The study's report: the tables and the figures that results/ hold, and the page of answers.
 
 python studies/retrofit/report.py
 """
@@ -12,9 +12,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from design import LANES, NINE, RESULTS, VARIANTS, Run, read_lines, result_paths
+from design import (
+    LANES,
+    LENGTH,
+    NINE,
+    RESULTS,
+    VARIANTS,
+    Run,
+    read_lines,
+    result_paths,
+)
+from floor import Fall, fall
 
 HERE = Path(__file__).parent
+ANSWERS = "ANSWERS.md"
 _MARK = "<!-- results: made by report.py, do not edit below -->\n"
 _KINDS = ("all", "library", "manuals", "own")
 _MEASURES = {
@@ -50,12 +61,13 @@ def after_table(lines: Sequence[dict[str, Any]]) -> list[str]:
 
     def place(line: dict[str, Any]) -> Any:
         run = line["run"]
-        return places.index(run["variant"]), -run["steps"], line["exam"]["all"]["kl"]
+        way = places.index(run["variant"]), run.get("lora", 0)
+        return *way, -run["steps"], line["exam"]["all"]["kl"]
 
     for line in sorted(lines, key=place):
         run = Run(**line["run"])
         rows.append(
-            f"| {run.variant} | {run.order} | {run.rate:g} | {line['tokens']:,} | {run.seed} "
+            f"| {_way(run)} | {run.order} | {run.rate:g} | {line['tokens']:,} | {run.seed} "
             f"| {_values(line['exam']['all'])} |"
         )
     return rows
@@ -76,7 +88,86 @@ def answer_table(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any
 
 
 def _title(run: Run) -> str:
-    return f"{run.variant}, {run.steps} steps, seed {run.seed}"
+    return f"{_way(run)}, {run.steps} steps, seed {run.seed}"
+
+
+def _way(run: Run) -> str:
+    return f"{run.variant}, rank {run.lora}" if run.lora else run.variant
+
+
+def ways(lines: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+    """Return (tokens, divergence) of all weights and of low-rank updates, the shortest run first.
+
+    Of several rates at a length the best.
+    """
+    found: dict[str, dict[int, float]] = {}
+    for line in lines:
+        points = found.setdefault(_way(Run(**line["run"])), {})
+        kl = float(line["exam"]["all"]["kl"])
+        points[line["tokens"]] = min(kl, points.get(line["tokens"], kl))
+    return {way: sorted(points.items()) for way, points in sorted(found.items())}
+
+
+def length_table(lines: Sequence[dict[str, Any]]) -> list[str]:
+    """Return each way's fitted line, and what the line without its longest run foretells of it."""
+    rows = [
+        "| what is trained | tokens | KL, nats | floor | power | the longest, foretold |",
+        "|---|---|---|---|---|---|",
+    ]
+    for way, points in ways(lines).items():
+        tokens, losses = zip(*points, strict=True)
+        cells = ["", "", ""]
+        if len(points) > 2:
+            line = fall(tokens, losses)
+            cells[:2] = f"{line.floor:.2f}", f"{line.power:.2f}"
+        if len(points) > 3:
+            cells[2] = f"{fall(tokens[:-1], losses[:-1]).at(tokens[-1]):.3f}"
+        counts = ", ".join(f"{count:,}" for count in tokens)
+        told = ", ".join(f"{value:.3f}" for value in losses)
+        rows.append(f"| {way} | {counts} | {told} | {' | '.join(cells)} |")
+    return rows
+
+
+def draw_length(
+    before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], path: Path
+) -> None:
+    """Draw divergence against tokens, with the fitted lines and where the delay began."""
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(figsize=(6, 3.4), layout="constrained")
+    for (way, points), colour in zip(ways(after).items(), ("#36c", "#c33"), strict=False):
+        tokens, losses = zip(*points, strict=True)
+        axes.plot(tokens, losses, "o", color=colour, label=way, markersize=4)
+        if len(points) > 2:
+            line: Fall = fall(tokens, losses)
+            far = [tokens[0] * (4 * tokens[-1] / tokens[0]) ** (i / 60) for i in range(61)]
+            axes.plot(far, [line.at(x) for x in far], "-", color=colour, linewidth=1)
+            axes.axhline(line.floor, color=colour, linewidth=0.6, linestyle=":")
+    axes.set_xscale("log")
+    axes.set_xlabel("tokens")
+    axes.set_ylabel("KL from the source, nats/token")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=7)
+    begun = next((x["exam"]["all"]["kl"] for x in before if x["variant"] != "delay 0"), None)
+    axes.set_title("" if begun is None else f"before training: {begun:.2f} nats", fontsize=8)
+    _save(pyplot, figure, path)
+
+
+def answers_page(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> str:
+    """Return the fifty questions: the source's answers, and those of each way's longest run."""
+    told = [("the source", before[0]["answers"])]
+    for way in ways(after):
+        runs = [line for line in after if _way(Run(**line["run"])) == way]
+        last = max(runs, key=lambda line: (line["tokens"], -line["exam"]["all"]["kl"]))
+        told.append((_title(Run(**last["run"])), last["answers"]))
+    heads = [title for title, _ in told]
+    rows = [f"| question | {' | '.join(heads)} |", f"|---|{'---|' * len(heads)}"]
+    for question in before[0]["answers"]:
+        rows.append(f"| {question} | {' | '.join(_cell(said[question]) for _, said in told)} |")
+    head = (
+        "The likeliest answers, of 40 tokens at most: to be read, not counted. Made by report.py "
+        "of [the study](README.md)."
+    )
+    return "\n".join(["# Fifty questions", "", head, "", *rows, ""])
 
 
 def _cell(text: str) -> str:
@@ -106,13 +197,7 @@ def longest(lines: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
 
 def draw(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], path: Path) -> None:
     """Draw loss against delay, before and after training back; each dot is a seed."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    # Text as text, and names of elements that do not change from one drawing to the next.
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "monolane", "font.size": 9})
-    from matplotlib import pyplot
-
+    pyplot = _pyplot()
     figure, axes = pyplot.subplots(figsize=(6, 3.4), layout="constrained")
     losses = {
         "before": {line["variant"]: [line["exam"]["all"]["nats"]] for line in before},
@@ -138,6 +223,21 @@ def draw(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], path
     axes.set_ylabel("held-out loss, nats/token")
     axes.legend(fontsize=7)
     axes.set_title("SmolLM2-135M-Instruct in 3 lanes")
+    _save(pyplot, figure, path)
+
+
+def _pyplot() -> Any:
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    # Text as text, and names of elements that do not change from one drawing to the next.
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "monolane", "font.size": 9})
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _save(pyplot: Any, figure: Any, path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
     text = "\n".join(line.rstrip() for line in path.read_text().splitlines())
@@ -160,6 +260,17 @@ def report(results: Path) -> str:
         sections += [f"### {NINE} lanes, trained back", "\n".join(after_table(after))]
     if answers := answer_table(before, after):
         sections += [f"### {NINE} lanes, likeliest answers of 40 tokens", "\n".join(answers)]
+    before, after = map(read_lines, result_paths(results, LANES, LENGTH))
+    if after:
+        draw_length(before, after, results / "length.svg")
+        picture = (results / "length.svg").resolve().relative_to(HERE.resolve())
+        sections += [
+            "### Loss against tokens", "\n".join(length_table(after)),
+            f"![divergence against tokens]({picture})",
+            "\n".join(before_table(before)), "\n".join(after_table(after)),
+            f"[Fifty questions]({ANSWERS}): the source's answers beside theirs.",
+        ]  # fmt: skip
+        (HERE / ANSWERS).write_text(answers_page(before, after))
     return "\n\n".join(sections) + "\n"
 
 

@@ -8,6 +8,7 @@
     python studies/retrofit/study.py WORK main       # every variant, longest
     python studies/retrofit/study.py WORK before --lanes 9    # the second shape, nothing trained
     python studies/retrofit/study.py WORK pair --lanes 9      # its pair, as the first shape's
+    python studies/retrofit/study.py WORK length     # loss against tokens, low-rank updates beside
     python studies/retrofit/report.py                # README.md and the figure
 
 WORK keeps text, models and states (some 12 GB). Each may be stopped at any time, also by a kill:
@@ -34,6 +35,8 @@ from choice import choice_items, right_choices
 from design import (
     CONTEXT,
     LANES,
+    LENGTH,
+    LENGTHENED,
     NINE,
     RESULTS,
     ROWS,
@@ -42,13 +45,14 @@ from design import (
     VARIANTS,
     Run,
     forecast,
+    length_runs,
     pair_runs,
     read_lines,
     result_paths,
     runs_of,
 )
 from exam import examine, source_logs
-from samples import answers
+from samples import FIFTY, QUESTIONS, answers
 from text import digest, exam_windows, prepare
 
 from monolane.hf import LaneformerForCausalLM, load_whole
@@ -56,6 +60,7 @@ from monolane.sources import find_model, unpack_gguf
 from monolane.text import Tokenizer
 from monolane.tune import (
     AnnealRecipe,
+    LoraRecipe,
     distil_folder,
     keep_freed_memory,
     products_dtype,
@@ -73,10 +78,13 @@ Line = dict[str, Any]  # of a results file
 class Workplace:
     """The work folder: text, conversions, the teacher's best tokens, and the runs."""
 
-    def __init__(self, work: Path, source: Path, own: int, lanes: int) -> None:
+    def __init__(
+        self, work: Path, source: Path, own: int, lanes: int, questions: Sequence[str] = QUESTIONS
+    ) -> None:
         self._work = work
         self._source = source
         self._lanes = lanes
+        self._questions = questions
         prepare(work, source, own)
         self.text = digest(work)
         tokenizer = Tokenizer.open(self.conversion("delay 0"))
@@ -102,7 +110,7 @@ class Workplace:
         """Return a variant's line without training."""
         folder = self.conversion(variant)
         line = {"variant": variant, "text": self.text, "exam": self.exam(folder)}
-        return line | {"answers": answers(folder)}
+        return line | {"answers": answers(folder, self._questions)}
 
     def exam(self, folder: Path) -> dict[str, dict[str, float]]:
         """Examine the model of a folder."""
@@ -125,6 +133,7 @@ class Workplace:
             peak_lr=run.rate,
             seed=run.seed,
             examined=_HELD_OUT_ROWS,
+            lora=LoraRecipe(rank=run.lora, alpha=2.0 * run.lora) if run.lora else None,
         )
         began = time.monotonic()
 
@@ -150,7 +159,7 @@ class Workplace:
             "products": str(products_dtype("auto", torch.device("cpu"))).removeprefix("torch.")
         }
         line |= {"curve": thinned([loss for _, loss, _ in healed.curve]), "exam": self.exam(out)}
-        line |= {"answers": answers(out)}
+        line |= {"answers": answers(out, self._questions)}
         shutil.rmtree(out.with_name(f"{out.name}.run"))  # 3 GB of states
         return line
 
@@ -195,7 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Do what a stage lacks."""
     parser = argparse.ArgumentParser(description="Train SmolLM2 in lanes back, delay by delay.")
     parser.add_argument("work", type=Path)
-    parser.add_argument("stage", choices=("list", "all", "before", *STAGES, "one"))
+    parser.add_argument("stage", choices=("list", "all", "before", *STAGES, LENGTH, "one"))
     parser.add_argument("--run", nargs=2, metavar=("VARIANT", "RATE"), help="of the stage one")
     parser.add_argument("--lanes", type=int, default=LANES, help=f"{NINE}: the second shape")
     parser.add_argument("--steps", type=int, default=SEARCH_STEPS, help="of the stage one")
@@ -209,22 +218,23 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--run VARIANT RATE: expected with the stage one, and with no other")
     if given.lanes != LANES and given.stage not in ("before", "pair", "one"):
         parser.error(f"--lanes {given.lanes}: expected the stage before, pair or one")
-    before, after = result_paths(given.out, given.lanes)
+    before, after = result_paths(given.out, given.lanes, given.stage)
     if given.stage == "list":
         sys.stdout.write("\n".join(forecast(read_lines(before), read_lines(after))) + "\n")
         return 0
     _set_up(given.threads)
     given.out.mkdir(parents=True, exist_ok=True)
-    place = Workplace(given.work, find_model(given.source), given.own, given.lanes)
+    place = _workplace(given)
     for path in (before, after):
         if any(line["text"] != place.text for line in read_lines(path)):
             raise SystemExit(
                 f"{path}: expected results on the text {place.text}, found some on another; use "
                 "the work folder that they were made in, or another --out"
             )
-    if given.stage in ("before", "all"):
+    if given.stage in ("before", "all", LENGTH):
         have = {line["variant"] for line in read_lines(before)}
-        for variant in (variant for variant in VARIANTS if variant not in have):
+        wanted = ("delay 0", LENGTHENED) if given.stage == LENGTH else VARIANTS
+        for variant in (variant for variant in wanted if variant not in have):
             keep(before, place.before(variant))
             say(f"{variant}: examined")
     for stage in STAGES if given.stage == "all" else (given.stage,):
@@ -238,6 +248,8 @@ def _missing(given: argparse.Namespace, stage: str, done: Sequence[dict[str, Any
     if stage == "one":
         run = Run(given.run[0], float(given.run[1]), steps=given.steps)
         return [] if run in runs_of(done) else [run]
+    if stage == LENGTH:
+        return list(length_runs(done, read_lines(result_paths(given.out, LANES)[1])))
     if given.lanes != LANES and stage == "pair":
         return list(pair_runs(done, read_lines(result_paths(given.out, LANES)[1])))
     return list(STAGES[stage](done)) if stage in STAGES else []
@@ -264,7 +276,12 @@ def _begin(given: argparse.Namespace) -> None:
     """Prepare a worker."""
     global _place  # a worker's only state
     _set_up(given.threads)
-    _place = Workplace(given.work, find_model(given.source), given.own, given.lanes)
+    _place = _workplace(given)
+
+
+def _workplace(given: argparse.Namespace) -> Workplace:
+    questions = FIFTY if given.stage == LENGTH else QUESTIONS
+    return Workplace(given.work, find_model(given.source), given.own, given.lanes, questions)
 
 
 def _train(run: Run) -> Line:

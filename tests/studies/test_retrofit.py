@@ -23,7 +23,7 @@ Modules = dict[str, ModuleType]
 @pytest.fixture(scope="module")
 def modules() -> Iterator[Modules]:
     """The study's files, imported as its scripts import each other."""
-    names = ("design", "text", "choice", "exam", "samples", "study", "report")
+    names = ("design", "floor", "text", "choice", "exam", "samples", "study", "report")
     sys.path.insert(0, str(FOLDER))
     try:
         yield {name: __import__(name) for name in names}
@@ -73,6 +73,73 @@ def test_the_search_is_as_stated(modules: Modules) -> None:
     everything = [*done, *(result(run, 1.0) for run in [*pair, *long])]
     before = [{"variant": variant} for variant in study.VARIANTS]
     assert study.forecast(before, everything) == ["   0.0 min  in all"]
+
+
+def test_the_lengths_are_as_stated(modules: Modules) -> None:
+    study = modules["design"]
+    searched: list[dict[str, Any]] = []
+    while run := next(study.search(searched), None):
+        searched.append(result(run, kl=1.0 if run.rate == 3e-4 else 2.0))
+    done: list[dict[str, Any]] = []
+    while run := next(study.length_runs(done, searched), None):
+        # Low-rank updates are better at the second rate.
+        done.append(result(run, kl=0.5 if run.rate == 3e-3 else 0.9))
+    ways = [(line["run"]["steps"], line["run"]["rate"], line["run"]["lora"]) for line in done]
+    assert ways == [
+        (60, 3e-4, 0), (60, 1e-3, 64), (60, 3e-3, 64),
+        (120, 3e-4, 0), (120, 3e-3, 64), (240, 3e-4, 0), (240, 3e-3, 64), (480, 3e-4, 0),
+    ]  # fmt: skip
+    assert {line["run"]["variant"] for line in done} == {"delay 2, early"}
+    assert len({study.Run(**line["run"]).name for line in done}) == 8
+    assert len(set(modules["samples"].FIFTY)) == 50
+
+
+def test_the_floor_by_hand(modules: Modules) -> None:
+    fall = modules["floor"].fall
+    tokens = [60_000, 120_000, 240_000, 480_000]
+    found = fall(tokens, [0.4 + 1.1 * (count / 60_000) ** -0.5 for count in tokens])
+    assert found.floor == pytest.approx(0.4, abs=0.01)
+    assert found.power == pytest.approx(0.5, abs=0.01)
+    assert found.at(960_000) == pytest.approx(0.4 + 1.1 / 4, abs=0.003)
+    # One that would fall below zero is fitted without a floor.
+    straight = fall(tokens, [1.0, 0.7, 0.4, 0.1])
+    assert straight.floor == 0
+    assert straight.at(120_000) > straight.at(480_000) > 0
+    with pytest.raises(ValueError, match="expected three points or more, got 2"):
+        fall(tokens[:2], [1.0, 0.5])
+
+
+def test_lengths_are_reported(modules: Modules, tmp_path: Path) -> None:
+    report, run = modules["report"], modules["design"].Run
+    steps = {60: 1.5, 120: 1.2, 240: 1.0, 480: 0.9}
+    lines = [
+        result(run("delay 2, early", 3e-4, "at_once", count), kl) | {"tokens": 1024 * count}
+        for count, kl in steps.items()
+    ]
+    for rate, kl in ((1e-3, 2.5), (3e-3, 2.0)):
+        low = run("delay 2, early", rate, "at_once", 60, lora=64)
+        lines.append(result(low, kl) | {"tokens": 61_440})
+    for line in lines:
+        line["answers"] = {"Why?": f"{line['run']['steps']} {line['run']['rate']}"}
+    ways = report.ways(lines)
+    assert list(ways) == ["delay 2, early", "delay 2, early, rank 64"]
+    assert ways["delay 2, early, rank 64"] == [(61_440, 2.0)], "the better rate"
+    full, low_rank = report.length_table(lines)[2:]
+    cells = [cell.strip() for cell in full.split("|")]
+    assert cells[2:4] == ["61,440, 122,880, 245,760, 491,520", "1.500, 1.200, 1.000, 0.900"]
+    # 1.5, 1.2, 1.0: what is lost shrinks by a third each time, so 0.6 is the floor.
+    assert float(cells[6]) == pytest.approx(0.6 + 0.4 * 2 / 3, abs=0.005)
+    assert low_rank.endswith("| 2.000 |  |  |  |")
+    before = [{"variant": "delay 0", "answers": {"Why?": "a|b"}, **exam_of(0.0)}]
+    page = report.answers_page(before, lines)
+    assert "| Why? | `a│b` | `480 0.0003` | `60 0.003` |" in page
+    before.append({"variant": "delay 2, early", **exam_of(5.5)})
+    report.draw_length(before, lines, tmp_path / "x.svg")
+    assert "before training: 5.50 nats" in (tmp_path / "x.svg").read_text()
+
+
+def exam_of(kl: float) -> dict[str, Any]:
+    return {"exam": {"all": {"kl": kl}}}
 
 
 def test_the_choice_by_hand(modules: Modules) -> None:
@@ -204,6 +271,26 @@ def test_a_run_is_done_once_and_reported(
     assert "| model | " + " | ".join(modules["samples"].QUESTIONS) + " |" in page
     assert "\n| delay 1, early, before | `" in page
     assert report._cell("a|b\nc`d") == "`a│b\\nc'd`"
+    # Loss against tokens: again other files, fifty questions, and low-rank updates beside.
+    run = modules["design"].Run
+    lengths = [run("delay 1, early", 3e-3, "at_once", 3, lora=rank) for rank in (0, 2)]
+
+    def missing(done: Any, searched: Any) -> list[Any]:
+        return [one for one in lengths if one not in modules["design"].runs_of(done)]
+
+    monkeypatch.setattr(study, "length_runs", missing)
+    monkeypatch.setattr(study, "LENGTHENED", "delay 1, early")
+    assert study.main([work, "length", *common]) == 0
+    lines = modules["design"].read_lines(out / "runs-length.jsonl")
+    assert [line["run"]["lora"] for line in lines] == [0, 2]
+    assert {len(line["answers"]) for line in lines} == {50}
+    assert lines[0]["exam"]["all"]["kl"] != lines[1]["exam"]["all"]["kl"]
+    assert len(modules["design"].read_lines(out / "before-length.jsonl")) == 2
+    assert report.main(["--results", str(out)]) == 0
+    page = (tmp_path / "README.md").read_text()
+    assert "| delay 1, early, rank 2 | at_once | 0.003 | 576 | 0 |" in page
+    assert "![divergence against tokens](results/length.svg)" in page
+    assert "| Tell me a joke. | `" in (tmp_path / "ANSWERS.md").read_text()
     monkeypatch.setattr(study, "digest", lambda work: "another")
     with pytest.raises(SystemExit, match="expected results on the text another"):
         study.main([work, "before", *common])

@@ -1,5 +1,6 @@
 """The mixed exchange: the dense model at one end, the plain delayed one at the other."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from monolane.hf import LaneformerForCausalLM
 from monolane.model import read_config
 from monolane.tune import (
     AnnealRecipe,
+    LoraRecipe,
     Windows,
     annealed,
     distil_folder,
@@ -122,6 +124,57 @@ def test_the_folder_is_a_plain_laneformer(folders: tuple[Path, Path], tmp_path: 
     (delayed / "tokenizer.json").unlink()
     with pytest.raises(TextError, match="expected a tokenizer.json"):
         distil_folder(dense, delayed, text, tmp_path / "other", recipe)
+
+
+def test_low_rank_updates_alone_are_trained(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    dense, delayed = folders
+    text = tmp_path / "text.py"
+    text.write_text(Path(__file__).read_text())
+    lora = LoraRecipe(rank=2, alpha=4.0)
+    recipe = AnnealRecipe(steps=4, rows_per_step=2, context=32, peak_lr=1e-2, lora=lora)
+    healed = distil_folder(dense, delayed, text, tmp_path / "out", recipe)
+    assert "low-rank updates of rank 2 alone." in (tmp_path / "out" / "README.md").read_text()
+    before, after = load(delayed).state_dict(), load(tmp_path / "out").state_dict()
+    assert list(before) == list(after)
+    for name, weight in before.items():
+        changed = after[name] - weight
+        if name.rsplit(".", 2)[-2] in lora.matrices:  # a stack: rank 2 in each lane, but rounded
+            values = torch.linalg.svdvals(changed)
+            assert values[:, 0].min() > 0, name
+            assert (values[:, 2] < 1e-4 * values[:, 0]).all(), name
+        else:
+            assert not changed.any(), name
+    assert len(healed.curve) == 4
+
+
+def test_low_rank_updates_go_on_to_the_same_bits(folders: tuple[Path, Path]) -> None:
+    windows = Windows(np.arange(2000) % 320, 16, seed=0)
+    recipe = AnnealRecipe(
+        steps=6, rows_per_step=2, context=16, lora=LoraRecipe(rank=2, alpha=4.0), peak_lr=1e-2
+    )
+
+    class Once:
+        """Keeps the state after three steps, and ends there."""
+
+        kept: Any = None
+
+        def after(self, step: int, last: bool, state: Callable[[], Any]) -> None:
+            if step == 3 and self.kept is None:
+                self.kept = copy.deepcopy(state())
+                raise KeyboardInterrupt
+
+    whole, broken, resumed = (load(folders[1]) for _ in range(3))
+    heal(load(folders[0]), whole, windows, recipe)
+    keeper: Any = Once()
+    with pytest.raises(KeyboardInterrupt):
+        heal(load(folders[0]), broken, windows, recipe, keeper=keeper)
+    assert all(weight.requires_grad for weight in broken.parameters())
+    heal(load(folders[0]), resumed, windows, recipe, keeper=keeper, state=keeper.kept)
+    first = load(folders[1]).state_dict()
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(weight, resumed.state_dict()[name]), name
+        if ".w1." in name:
+            assert not torch.equal(weight, first[name])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _DISTILLED = (  # options of --distil alone
     *("steps", "order", "objective", "best", "context", "rows", "learning_rate", "seed"),
-    *("resume", "save_every", "device", "precision"),
+    *("lora", "resume", "save_every", "device", "precision"),
 )
 
 
@@ -53,6 +53,10 @@ class Training:
     rows: Annotated[int, typer.Option(help="Windows of a step.")] = 8
     learning_rate: Annotated[float, typer.Option(help="Peak.")] = 1e-3
     seed: Annotated[int, typer.Option(help="Of the order of the windows.")] = 0
+    lora: Annotated[
+        int | None,
+        typer.Option(help="Train low-rank updates of this rank alone, not all weights.", min=1),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +110,11 @@ def retrofit(
     check_place(out)  # before a model is fetched
     recipe = None
     if distil is not None:
-        from monolane.tune import AnnealRecipe
+        from monolane.tune import AnnealRecipe, LoraRecipe
 
         taught = asdict(training) | {"precision": keeping.precision}
+        if (rank := taught["lora"]) is not None:
+            taught["lora"] = LoraRecipe(rank=rank, alpha=2.0 * rank)
         with options.making_recipe():
             recipe = AnnealRecipe(
                 rows_per_step=taught.pop("rows"), peak_lr=taught.pop("learning_rate"), **taught

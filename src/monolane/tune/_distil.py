@@ -15,7 +15,7 @@ not the Trainer: two models and a share that changes every step are all of it.
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from monolane.model import check_replaceable, open_laneformer
 from monolane.train import deferred_interrupt
 from monolane.tune._divergence import divergence
 from monolane.tune._fast_cpu_model import swift
+from monolane.tune._lora import low_rank
 from monolane.tune._precision import products_dtype
 from monolane.tune._recipe import AnnealRecipe, Objective, Order
 from monolane.tune._run_state import (
@@ -166,7 +167,8 @@ def distil_folder(
             f"tokenizer gives {largest}; take the tokenizer that belongs to these weights"
         )
     facts = {
-        "recipe": asdict(recipe),
+        # Without what older runs did not know: they go on.
+        "recipe": {name: value for name, value in asdict(recipe).items() if value is not None},
         "products": str(dtype).removeprefix("torch."),  # what "auto" was on this machine
         "data": hashlib.sha256(windows.train_RC.tobytes()).hexdigest(),
         "model": hashlib.sha256((delayed / "config.json").read_bytes()).hexdigest(),
@@ -221,10 +223,30 @@ def heal(
     A gradient that is not finite updates nothing; TrainingError after several in a row.
     """
     teacher.eval()
+    lora = recipe.lora
+    with nullcontext() if lora is None else low_rank(student, lora, recipe.seed):
+        source, at_once, curve = _steps(
+            teacher, student, windows, recipe, report, keeper, state, best
+        )
+    student.eval()
+    return Healed(source, at_once, held_out_loss(student, windows, recipe.examined), tuple(curve))
+
+
+def _steps(
+    teacher: LaneformerForCausalLM,
+    student: LaneformerForCausalLM,
+    windows: Windows,
+    recipe: AnnealRecipe,
+    report: Callable[[int, float, float], None] | None,
+    keeper: Keeper | None,
+    state: dict[str, Any] | None,
+    best: BestTokens | None,
+) -> tuple[float, float, list[tuple[int, float, float]]]:
+    """Do the steps that are left; return both losses before the first, and what each step had."""
     dtype = products_dtype(recipe.precision, student.device)
     schedule = Wsd.of(recipe.steps, recipe.warmup_share, recipe.decay_share)
     optimiser = torch.optim.AdamW(
-        student.parameters(),
+        [weight for weight in student.parameters() if weight.requires_grad],
         lr=recipe.peak_lr,
         betas=(0.9, 0.95),
         weight_decay=recipe.weight_decay,
@@ -268,8 +290,7 @@ def heal(
                 report(*curve[-1])
             if keeper is not None:
                 keeper.after(step + 1, step + 1 == recipe.steps, kept)
-    student.eval()
-    return Healed(source, at_once, held_out_loss(student, windows, recipe.examined), tuple(curve))
+    return source, at_once, curve
 
 
 def _loss(

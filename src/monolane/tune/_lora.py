@@ -1,4 +1,4 @@
-"""LoRA on the lanes' matrices, by PEFT.
+"""LoRA on the lanes' matrices: by PEFT, or as the weights' own where a run keeps its states itself.
 
 A Laneformer's weights are stacks [L, out, in], which PEFT adapts as it does stacked experts
 (``target_parameters``): each lane's matrix gets a low-rank update of its own. What PEFT saves loads
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from monolane.errors import CheckpointError
 from monolane.hf import LaneformerForCausalLM, check_whole
@@ -22,6 +24,54 @@ from monolane.model import SafetensorsFile
 from monolane.tune._recipe import LoraRecipe
 
 _PARTS = {"wq": "attention", "wk": "attention", "wv": "attention", "wo": "attention"}
+
+
+class LowRank(nn.Module):
+    """A stack of matrices [L, out, in] with an update of low rank added to each.
+
+    That is ``scale`` times B A, with B all zeros at first and A as PEFT draws it: uniform within
+    1 / sqrt(in).
+    """
+
+    def __init__(self, weight_LOI: Tensor, rank: int, scale: float, draws: torch.Generator) -> None:
+        super().__init__()
+        lanes, rows, columns = weight_LOI.shape
+        a_LRI = torch.rand(lanes, rank, columns, generator=draws) * 2 - 1
+        self.a_LRI = nn.Parameter((a_LRI / columns**0.5).to(weight_LOI))
+        self.b_LOR = nn.Parameter(weight_LOI.new_zeros(lanes, rows, rank))
+        self.scale = scale
+
+    def forward(self, weight_LOI: Tensor) -> Tensor:
+        """Return the matrices as they are used, [L, out, in]."""
+        return torch.baddbmm(weight_LOI, self.b_LOR, self.a_LRI, alpha=self.scale)
+
+
+@contextmanager
+def low_rank(model: LaneformerForCausalLM, recipe: LoraRecipe, seed: int) -> Iterator[None]:
+    """Let low-rank updates alone be trained in here; afterwards they are part of the weights.
+
+    For loops of our own: whatever reads a weight reads it with its update, and the model's
+    ``state_dict`` has both apart.
+    """
+    draws = torch.Generator().manual_seed(seed)
+    frozen = [weight for weight in model.parameters() if weight.requires_grad]
+    model.requires_grad_(False)
+    matrices = [
+        getattr(getattr(layer, _PARTS.get(name, "feed_forward")), name)
+        for layer in model.model.layers
+        for name in recipe.matrices
+    ]
+    scale = recipe.alpha / recipe.rank
+    for matrix in matrices:
+        update = LowRank(matrix.weight, recipe.rank, scale, draws)
+        parametrize.register_parametrization(matrix, "weight", update)
+    try:
+        yield
+    finally:
+        for matrix in matrices:
+            parametrize.remove_parametrizations(matrix, "weight", leave_parametrized=True)
+        for weight in frozen:
+            weight.requires_grad_(True)
 
 
 @contextmanager

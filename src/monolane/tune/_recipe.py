@@ -109,6 +109,7 @@ class AnnealRecipe:
     examined: PositiveInt = 64  # held-out windows at most, the same ones every time
     best: NonNegativeInt = 64  # of the teacher's next tokens, kept on disk; 0: all, computed anew
     precision: Precision = "auto"  # of the factors of products; weights are float32
+    lora: LoraRecipe | None = None  # low-rank updates of the lanes' matrices, and nothing else
 
     def __post_init__(self) -> None:
         Wsd.of(self.steps, self.warmup_share, self.decay_share)
