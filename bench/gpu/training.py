@@ -284,6 +284,8 @@ def run_command(stage: Stage, words: Sequence[str]) -> list[tuple[float, str]]:
 def interrupted_after(seconds: float) -> Iterator[Callable[[], bool]]:
     """Send this process a SIGINT after so long; yields whether it was sent."""
     sent = threading.Event()
+    # What a shell put in the background inherits that SIGINT is ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def send() -> None:
         sent.set()
@@ -296,6 +298,7 @@ def interrupted_after(seconds: float) -> Iterator[Callable[[], bool]]:
         yield sent.is_set
     finally:
         timer.cancel()
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

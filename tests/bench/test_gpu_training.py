@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import threading
 import time
@@ -65,7 +66,7 @@ def test_each_command_is_measured_and_the_ledger_knows(
 
 
 def test_a_command_is_asked_to_stop_and_told_apart_from_one_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     timers: list[tuple[float, Callable[[], None]]] = []
 
@@ -83,18 +84,21 @@ def test_a_command_is_asked_to_stop_and_told_apart_from_one_that_fails(
         sys.stderr.write("step 1: begun\nhalf of a line")
         try:
             timers[0][1]()
-            while True:
+            for _ in range(300):  # 300 s is patience: the signal is there at once
                 time.sleep(1)
         except KeyboardInterrupt:
             sys.exit(130)
 
     monkeypatch.setattr(training.threading, "Timer", Timer)
+    inherited = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, inherited))
     put(monkeypatch, endless)
     here, _ = stage(tmp_path, seconds=90.0)
     words = list(sys.argv)
     assert [line for _, line in training.run_command(here, ["train"])] == ["step 1: begun"]
     assert sys.argv == words
     assert [seconds for seconds, _ in timers] == [90.0]
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
     timers.clear()
     put(monkeypatch, lambda: timers[0][1]())  # before the command listens
