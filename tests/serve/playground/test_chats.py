@@ -248,6 +248,24 @@ def test_an_answer_is_on_the_disk_before_the_page_says_that_it_is_over(
     expect(page.locator(".turn .answer")).to_have_text("Hello.")
 
 
+def test_a_slow_disk_keeps_nobody_from_the_next_answer(stand_in_page: Page, stand_in: Any) -> None:
+    page = stand_in_page
+    page.evaluate(SLOW_DISK)
+    page.fill("#message", "one")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#phase[data-phase=done]")
+    page.keyboard.press("ArrowUp")
+    assert page.input_value("#message") == "one"
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page.locator(".steps")).to_contain_text("2/2")
+    page.evaluate(WRITTEN)
+    expect(page.locator("#send")).to_have_text("Send")
+    assert len(stand_in.requests) == 2
+    reload(page)
+    expect(page.locator(".steps")).to_contain_text("2/2")
+
+
 def test_a_name_outlives_the_next_answer(stand_in_page: Page, stand_in: Any) -> None:
     page = stand_in_page
     ask(page, "one", 1)

@@ -112,11 +112,11 @@ async function begin(mode, prompt, parent) {
   } finally {
     clearInterval(saving);
     asked.updated = Date.now();
+    running = null; // a slow disk keeps nobody from editing, or from the next answer
     try {
       await library.save(asked); // first: whoever sees that it is over may reload the page
     } finally {
-      running = null;
-      composer.running = false;
+      composer.running = running !== null;
     }
   }
 }
