@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, TextIO
 
 RUN = Path(__file__).resolve()
@@ -262,15 +263,15 @@ def run_command(stage: Stage, words: Sequence[str]) -> list[tuple[float, str]]:
 
     before, sys.argv = sys.argv, ["monolane", *words]
     told: list[tuple[float, str]] = []
-    with interrupted_after(stage.scale.seconds) as asked:
+    with interrupted_after(stage.scale.seconds) as limit:
         try:
-            with stamped(told):
+            with limit.listening(), stamped(told):
                 main()
         except KeyboardInterrupt:  # of this signal, before the command listens
-            if not asked():
+            if not limit.asked:
                 raise
         except SystemExit as end:
-            if end.code not in (0, None) and not (asked() and end.code == _INTERRUPTED):
+            if end.code not in (0, None) and not (limit.asked and end.code == _INTERRUPTED):
                 last = " ".join(line for _, line in told[-3:])
                 raise CheckError(
                     f"monolane {words[0]}: expected exit status 0, got {end.code}: {last}"
@@ -280,24 +281,46 @@ def run_command(stage: Stage, words: Sequence[str]) -> list[tuple[float, str]]:
     return told
 
 
-@contextmanager
-def interrupted_after(seconds: float) -> Iterator[Callable[[], bool]]:
-    """Send this process a SIGINT after so long; yields whether it was sent."""
-    sent = threading.Event()
-    # What a shell put in the background inherits that SIGINT is ignored.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+class Limit:
+    """Whether a command was asked to end, by a SIGINT, and whether one is there to be asked."""
 
-    def send() -> None:
-        sent.set()
+    def __init__(self) -> None:
+        self.asked = False
+        self._over = False
+
+    def ask(self) -> None:
+        """Send this process a SIGINT."""
+        self.asked = True
         os.kill(os.getpid(), signal.SIGINT)
 
-    timer = threading.Timer(seconds, send)
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """After this block the signal that was sent comes too late, and ends nothing."""
+        try:
+            yield
+        finally:
+            self._over = True
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """End what runs; where nothing does, only somebody else's signal is an interrupt."""
+        if not (self._over and self.asked):
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[Limit]:
+    """Send this process a SIGINT after so long, if what the block runs is not over before."""
+    limit = Limit()
+    # What a shell put in the background inherits that SIGINT is ignored.
+    before = signal.signal(signal.SIGINT, limit.interrupt)
+    timer = threading.Timer(seconds, limit.ask)
     timer.daemon = True
     timer.start()
     try:
-        yield sent.is_set
+        yield limit
     finally:
         timer.cancel()
+        timer.join()  # a signal that is being sent comes while it is listened for
         signal.signal(signal.SIGINT, before)
 
 

@@ -110,6 +110,34 @@ def test_a_command_is_asked_to_stop_and_told_apart_from_one_that_fails(
     assert "monolane sft: expected exit status 0, got 130" in records[0]["error"]
 
 
+@pytest.mark.parametrize("status", [None, 0])
+def test_a_signal_that_comes_after_the_end_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int | None
+) -> None:
+    class Timer(threading.Thread):
+        """Its time is over as the command is."""
+
+        def __init__(self, seconds: float, function: Callable[[], None]) -> None:
+            super().__init__()
+            self.function = function
+
+        def cancel(self) -> None:
+            self.function()
+
+    def command() -> None:
+        sys.stderr.write("step 1: done\n")
+        if status is not None:
+            sys.exit(status)
+
+    monkeypatch.setattr(training.threading, "Timer", Timer)
+    put(monkeypatch, command)
+    words, handler = list(sys.argv), signal.getsignal(signal.SIGINT)
+    here, _ = stage(tmp_path)
+    assert [line for _, line in training.run_command(here, ["train"])] == ["step 1: done"]
+    assert sys.argv == words
+    assert signal.getsignal(signal.SIGINT) == handler
+
+
 def test_too_few_steps_are_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, lambda: sys.stderr.write("step 1: a\nstep 2: b\nstep 3: c\n") and None)
     here, records = stage(tmp_path)
