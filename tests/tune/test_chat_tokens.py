@@ -158,7 +158,7 @@ def answer(**fields: Any) -> dict[str, Any]:
         (
             SHOWS_LAST,
             [ASKED, answer(reasoning_content="why"), ASKED, answer(reasoning_content="how")],
-            "message 1: .* last answer alone, and every answer is trained on; give one line per",
+            "message 1: .* last answer alone, and this one is trained on; give one line per",
         ),
         (
             DROPS_INSIDE,
@@ -171,6 +171,11 @@ def answer(**fields: Any) -> dict[str, Any]:
             "in parts of the content, but the chat template reads reasoning_content; give them as",
         ),
         ("", [ASKED, answer(function_call={"name": "f"})], "leaves out the function_call"),
+        (
+            SHOWS_LAST,
+            [ASKED, answer(reasoning="why", weight=0), ASKED, answer(reasoning_content="how")],
+            "message 1: .* got them in reasoning, but the chat template reads reasoning_content",
+        ),
     ],
 )
 def test_thoughts_that_a_template_leaves_out(
@@ -201,6 +206,66 @@ def test_thoughts_that_a_template_shows(
     encoded = coder.encode(chat)
     last = runs(encoded.ids, encoded.spoken)[-1]
     assert thought in tokenizer.decode(last)
+
+
+def test_an_answer_of_weight_0_is_read_and_not_learnt(template_folder: Path) -> None:
+    coder, _ = encoder(template_folder)
+    chat = [*CHATS[0], *CHATS[0]]
+    both = coder.encode(chat)
+    first, last = runs(both.ids, both.spoken)
+    for weights, learnt in (((0, 1), [last]), ((1, 0), [first]), ((0, None), [last])):
+        weighed = [*chat]
+        for i, weight in zip((1, 3), weights, strict=True):
+            weighed[i] = {**chat[i], "weight": weight}
+        encoded = coder.encode(weighed)
+        assert (encoded.ids == both.ids).all()
+        assert runs(encoded.ids, encoded.spoken) == learnt
+
+
+@pytest.mark.parametrize(
+    ("template", "earlier"),
+    [
+        (thinking_template(SHOWS_LAST), answer(reasoning_content="why", weight=0)),
+        (REWRITES, answer(content="a.b", weight=0)),
+        (None, answer(weight=0)),
+    ],
+)
+def test_earlier_answers_that_are_not_learnt_may_be_rewritten(
+    template: str | None, earlier: dict[str, Any], tmp_path: Path
+) -> None:
+    """What a template makes of them is what the model reads when it answers."""
+    write_tokenizer(tmp_path, template)
+    coder, tokenizer = encoder(tmp_path)
+    encoded = coder.encode([ASKED, earlier, ASKED, answer(content="how")])
+    (said,) = runs(encoded.ids, encoded.spoken)
+    assert tokenizer.decode(said).strip() == "how"
+
+
+def test_a_chat_may_open_with_an_answer_that_is_not_learnt(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, thinking_template(""))
+    coder, tokenizer = encoder(tmp_path)
+    encoded = coder.encode([answer(content="hello", weight=0), ASKED, answer()])
+    (said,) = runs(encoded.ids, encoded.spoken)
+    assert tokenizer.decode(said).strip() == "a"
+
+
+@pytest.mark.parametrize(
+    ("chat", "message"),
+    [
+        ([ASKED, answer(weight=0)], "expected at least one answer to train on, got weight 0 in"),
+        ([ASKED, answer(weight=0.5)], "message 1: expected 0 or 1 as the weight .* got 0.5; mend"),
+        ([ASKED, answer(weight="0")], "message 1: expected 0 or 1 as the weight .* got '0'; mend"),
+        (
+            [ASKED | {"weight": 1}, answer()],
+            "message 0: expected 0 or none as the weight of a message of 'user', got 1; mend it",
+        ),
+    ],
+)
+def test_weights_that_say_nothing(chat: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, None)
+    coder, _ = encoder(tmp_path)
+    with pytest.raises(TextError, match=message):
+        coder.encode(chat)
 
 
 def test_a_refusal_is_what_the_answer_says(tmp_path: Path) -> None:

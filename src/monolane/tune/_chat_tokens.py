@@ -1,5 +1,7 @@
 """A chat as the token ids that training sees, and which of them the assistant is to say.
 
+An answer of weight 0 is read and not learnt: OpenAI's field, of a message.
+
 The ids are those that the engine would see: both sides come from the same ``ChatTemplate.encode``,
 so a user's ``</s>`` is text here as it is there. What the assistant says is found by rendering the
 chat up to each answer, once opened for it and once with it: where the ids of the first end, the
@@ -58,10 +60,17 @@ class ChatEncoder:
         self._check_heard(messages, tools)
         whole = self._ids(messages, tools, False)
         spoken_T = np.zeros(len(whole), dtype=np.bool_)
-        answers = [i for i, m in enumerate(messages) if m.get("role") == "assistant"]
-        if not answers:
+        for i, message in enumerate(messages):
+            _check_weight(i, message)
+        if not any(m.get("role") == "assistant" for m in messages):
             raise TextError("expected at least one message of the assistant, got none")
-        for i in answers:
+        learnt = [i for i, message in enumerate(messages) if _is_learnt(message)]
+        if not learnt:
+            raise TextError(
+                "expected at least one answer to train on, got weight 0 in all; leave the chat "
+                "out, or give an answer weight 1"
+            )
+        for i in learnt:
             if i == 0:
                 raise TextError("message 0: expected a user's message before the first answer")
             begin = self._seam(whole, self._ids(messages[:i], tools, True), i, "before")
@@ -123,7 +132,8 @@ class ChatEncoder:
             f"message {message}: the chat {side} this answer is not how the whole chat begins: "
             f"they part at token {same}, after {self._tokenizer.decode(part[:same])[-40:]!r}. "
             "Either the template rewrites earlier messages when others follow (then give one line "
-            "per answer), or the answer's first letters join the prompt's last token"
+            "per answer, the earlier ones with weight 0), or the answer's first letters join the "
+            "prompt's last token"
         )
 
     def _end(self, whole: list[int], begin: int, end: int, message: int) -> int:
@@ -146,6 +156,24 @@ class ChatEncoder:
         ]
 
 
+def _is_learnt(message: Mapping[str, Any]) -> bool:
+    return message.get("role") == "assistant" and message.get("weight") != 0
+
+
+def _check_weight(i: int, message: Mapping[str, Any]) -> None:
+    weight = message.get("weight")
+    if weight is None or weight == 0 or (weight == 1 and _is_learnt(message)):
+        return
+    role = message.get("role")
+    some, do = "0 or 1", "training knows no weights between"
+    if role != "assistant":
+        some, do = "0 or none", "only the assistant's are trained on"
+    raise TextError(
+        f"message {i}: expected {some} as the weight of a message of {role!r}, got {weight!r:.80}; "
+        f"mend it, as {do}"
+    )
+
+
 def _parts(message: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the parts that a message says something with, and the message without each."""
     content, calls = message.get("content"), message.get("tool_calls")
@@ -163,22 +191,30 @@ def _parts(message: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def _check_thoughts(messages: Chat, i: int, text: Callable[[Chat], str | None]) -> None:
     """Refuse a message of which the template leaves out what was thought.
 
-    Many templates show the thoughts of the last answer alone, by design; but here every answer is
-    trained on, and one without its thoughts teaches the model to have none.
+    Many templates show the thoughts of the last answer alone, by design; but an answer that is
+    trained on without its thoughts teaches the model to have none.
     """
     before, message, after = messages[:i], messages[i], messages[i + 1 :]
     whole = text(messages)
+
+    def shown(one: Mapping[str, Any], less: Mapping[str, Any]) -> bool:
+        """Whether one's thoughts are seen here, or would be if it were the last message."""
+        as_last = text([*before, one])
+        return text([*before, one, *after]) not in (None, whole) or (
+            as_last not in (None, text([*before, less]))
+        )
+
     for field, thought, less in _thoughts(message):
         if text([*before, less, *after]) != whole:
             continue
-        renamed = ({**less, name: thought} for name in _THOUGHTS)
-        others = zip(_THOUGHTS, (text([*before, one, *after]) for one in renamed), strict=True)
-        name = next((name for name, shown in others if shown not in (None, whole)), None)
-        if name is not None:
+        names = (name for name in _THOUGHTS if shown({**less, name: thought}, less))
+        if shown(message, less):
+            if not _is_learnt(message):
+                continue  # as when the model answers
+            why = "shows those of the last answer alone, and this one is trained on"
+            do = "give one line per answer, the earlier ones with weight 0"
+        elif name := next(names, None):
             why, do = f"reads {name}", f"give them as {name}"
-        elif text([*before, less]) != text([*before, message]):
-            why = "shows those of the last answer alone, and every answer is trained on"
-            do = "give one line per answer, with thoughts in its last message alone"
         else:
             why = "leaves them out"
             do = "leave them out of the data, or give the model a template that shows them"
