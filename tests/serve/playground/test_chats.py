@@ -225,6 +225,10 @@ SLOW_DISK = """() => {
     },
   });
 }"""
+FIRST_WRITTEN = """async (count) => {
+  for (const tell of window.held.splice(0, count)) tell();
+  await new Promise((told) => setTimeout(told));
+}"""
 WRITTEN = """() => {
   const held = window.held;
   window.held = null;
@@ -264,6 +268,25 @@ def test_a_slow_disk_keeps_nobody_from_the_next_answer(stand_in_page: Page, stan
     assert len(stand_in.requests) == 2
     reload(page)
     expect(page.locator(".steps")).to_contain_text("2/2")
+
+
+def test_a_slow_disk_keeps_nobody_from_the_next_message(stand_in_page: Page, stand_in: Any) -> None:
+    page = stand_in_page
+    page.evaluate(SLOW_DISK)
+    page.fill("#message", "one")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#phase[data-phase=done]")
+    wait_until(page, "window.held.length > 1")  # the question's, and the answer's
+    of_the_first = page.evaluate("window.held.length")
+    page.fill("#message", "two")
+    page.keyboard.press("Enter")
+    expect(page.locator(".turn [data-phase=done]")).to_have_count(2)
+    wait_until(page, f"window.held.length > {of_the_first} + 1")
+    page.evaluate(FIRST_WRITTEN, of_the_first)
+    assert page.locator("#send").inner_text() == "Stop"  # the second answer is not kept yet
+    page.evaluate(WRITTEN)
+    expect(page.locator("#send")).to_have_text("Send")
+    assert len(stand_in.requests) == 2
 
 
 def test_a_name_outlives_the_next_answer(stand_in_page: Page, stand_in: Any) -> None:

@@ -32,7 +32,8 @@ const library = await Library.open((problem) => {
 });
 let conversation = new Conversation();
 let running = null; // AbortController of the answers under way
-let over = Promise.resolve(); // when they are over
+let over = Promise.resolve(); // when they are over, and kept
+let latest = null; // the turn that was asked for last
 let race = null;
 
 const layout = connectLayout();
@@ -53,7 +54,7 @@ const raceView = view({
 });
 const draft = new DraftCount(byId("draft"));
 const model = new ModelState(byId("state"), { onModel: suit, needKey: settings.askForKey });
-const composer = new Composer(byId("composer"), { send, stop, editLast, draft: countDraft });
+const composer = new Composer(byId("composer"), { busy, send, stop, editLast, draft: countDraft });
 const list = new ChatList(
   view({
     ...{ list: "chat-list", search: "search", deleted: "deleted", count: "chat-count", file: "file" },
@@ -93,6 +94,10 @@ function editLast() {
   if (turn !== undefined) edit(turn);
 }
 
+function busy() {
+  return running !== null;
+}
+
 function stop() {
   running?.abort();
 }
@@ -100,9 +105,9 @@ function stop() {
 /** Ask for a turn's answer, and keep it: at once, as it comes, and when it is over. */
 async function begin(mode, prompt, parent) {
   running = new AbortController();
-  composer.running = true;
+  composer.stops = true;
   const asked = conversation;
-  const turn = asked.add(mode, prompt, parent);
+  const turn = (latest = asked.add(mode, prompt, parent));
   const saving = setInterval(() => library.save(asked, true), SAVE_MS);
   try {
     list.current = asked.id;
@@ -116,7 +121,7 @@ async function begin(mode, prompt, parent) {
     try {
       await library.save(asked); // first: whoever sees that it is over may reload the page
     } finally {
-      composer.running = running !== null;
+      if (turn === latest) composer.stops = false;
     }
   }
 }

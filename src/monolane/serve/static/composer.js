@@ -14,16 +14,16 @@ export class Composer {
   #draft = null; // {mode, text} that stood in the message before
   #form;
   #actions;
-  #running = false;
+  #stops = false; // what the button does
   #chosen = false; // the mode, by the visitor or the conversation: the model's kind is not asked
 
-  /** `actions`: {send(mode, text), stop(), editLast(), draft(mode, text, edited)}. */
+  /** `actions`: {busy(), send(mode, text), stop(), editLast(), draft(mode, text, edited)}. */
   constructor(form, actions) {
     this.#form = form;
     this.#actions = actions;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      if (this.#running) actions.stop();
+      if (this.#stops) actions.stop();
       else this.#send();
     });
     this.#message.addEventListener("keydown", (event) => this.#key(event));
@@ -37,11 +37,12 @@ export class Composer {
     this.#showMode();
   }
 
-  set running(running) {
-    this.#running = running;
+  /** Whether the button stops an answer; busy() is over earlier, by the time of a save. */
+  set stops(stops) {
+    this.#stops = stops;
     const send = this.#form.querySelector("#send");
-    send.textContent = running ? "Stop" : "Send";
-    send.classList.toggle("stop", running);
+    send.textContent = stops ? "Stop" : "Send";
+    send.classList.toggle("stop", stops);
   }
 
   /** Begin in the mode that suits the model, whose entry of /v1/models this is. */
@@ -119,7 +120,7 @@ export class Composer {
     if (event.isComposing) return; // Enter that ends a Japanese word sends nothing
     if (event.key === "Enter" && !event.shiftKey) {
       event.preventDefault();
-      if (!this.#running) this.#send();
+      if (!this.#actions.busy()) this.#send();
     } else if (event.key === "ArrowUp" && this.#message.value === "") {
       event.preventDefault();
       this.#actions.editLast();
@@ -131,7 +132,7 @@ export class Composer {
     this.#message.placeholder = PLACEHOLDERS[mode];
     const buttons = EXAMPLES[mode].map((text) =>
       button(text, "example", () => {
-        if (!this.#running) this.#actions.send(mode, text);
+        if (!this.#actions.busy()) this.#actions.send(mode, text);
       }),
     );
     const place = document.getElementById("examples");
