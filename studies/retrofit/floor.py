@@ -5,6 +5,7 @@ losses of language models follow over orders of magnitude; over one it is a way 
 how well a shorter line foretells the longest run says what it is worth.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,3 +44,14 @@ def fall(tokens_N: Sequence[float], losses_N: Sequence[float]) -> Fall:
         if error < least:
             best, least = Fall(tokens_N[0], float(floor), float(rise), float(power)), error
     return best
+
+
+def floors(tokens_N: Sequence[float], losses_N: Sequence[float], off: float) -> tuple[float, float]:
+    """Return the least and the largest floor where each loss is right, or ``off`` nats off."""
+    found = [
+        fall(
+            tokens_N, [loss + off * side for loss, side in zip(losses_N, sides, strict=True)]
+        ).floor
+        for sides in itertools.product((-1, 0, 1), repeat=len(losses_N))
+    ]
+    return min(found), max(found)

@@ -22,7 +22,7 @@ from design import (
     read_lines,
     result_paths,
 )
-from floor import Fall, fall
+from floor import Fall, fall, floors
 
 HERE = Path(__file__).parent
 ANSWERS = "ANSWERS.md"
@@ -109,7 +109,10 @@ def ways(lines: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
 
 
 def length_table(lines: Sequence[dict[str, Any]]) -> list[str]:
-    """Return each way's fitted line, and what the line without its longest run foretells of it."""
+    """Return each way's fitted line, and what the line without its longest run foretells of it.
+
+    Beside the floor, where it would be if each loss were as far off as that was.
+    """
     rows = [
         "| what is trained | tokens | KL, nats | floor | power | the longest, foretold |",
         "|---|---|---|---|---|---|",
@@ -121,7 +124,10 @@ def length_table(lines: Sequence[dict[str, Any]]) -> list[str]:
             line = fall(tokens, losses)
             cells[:2] = f"{line.floor:.2f}", f"{line.power:.2f}"
         if len(points) > 3:
-            cells[2] = f"{fall(tokens[:-1], losses[:-1]).at(tokens[-1]):.3f}"
+            foretold = fall(tokens[:-1], losses[:-1]).at(tokens[-1])
+            least, most = floors(tokens, losses, abs(foretold - losses[-1]))
+            cells[0] += f" ({least:.2f} to {most:.2f})"
+            cells[2] = f"{foretold:.3f}"
         counts = ", ".join(f"{count:,}" for count in tokens)
         told = ", ".join(f"{value:.3f}" for value in losses)
         rows.append(f"| {way} | {counts} | {told} | {' | '.join(cells)} |")

@@ -1,5 +1,6 @@
 """The retrofit study: its text, its search, its runs and what the report makes of them."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,6 +106,11 @@ def test_the_floor_by_hand(modules: Modules) -> None:
     straight = fall(tokens, [1.0, 0.7, 0.4, 0.1])
     assert straight.floor == 0
     assert straight.at(120_000) > straight.at(480_000) > 0
+    least, most = modules["floor"].floors(tokens, [0.95, 0.675, 0.5375, 0.46875], 0.01)
+    assert least < 0.4 < most
+    assert modules["floor"].floors(tokens, [1.5, 0.95, 0.675, 0.5375], 0.0) == pytest.approx(
+        (0.4, 0.4), abs=0.01
+    )
     with pytest.raises(ValueError, match="expected three points or more, got 2"):
         fall(tokens[:2], [1.0, 0.5])
 
@@ -128,7 +134,13 @@ def test_lengths_are_reported(modules: Modules, tmp_path: Path) -> None:
     cells = [cell.strip() for cell in full.split("|")]
     assert cells[2:4] == ["61,440, 122,880, 245,760, 491,520", "1.500, 1.200, 1.000, 0.900"]
     # 1.5, 1.2, 1.0: what is lost shrinks by a third each time, so 0.6 is the floor.
-    assert float(cells[6]) == pytest.approx(0.6 + 0.4 * 2 / 3, abs=0.005)
+    foretold = 0.6 + 0.4 * 2 / 3
+    assert float(cells[6]) == pytest.approx(foretold, abs=0.005)
+    tokens = [1024 * count for count in steps]
+    least, most = modules["floor"].floors(tokens, list(steps.values()), 0.9 - foretold)
+    found = [float(word) for word in re.findall(r"[\d.]+", cells[4])]
+    assert found[1:] == pytest.approx([least, most], abs=0.02)
+    assert found[1] < found[0] < found[2]
     assert low_rank.endswith("| 2.000 |  |  |  |")
     before = [{"variant": "delay 0", "answers": {"Why?": "a|b"}, **exam_of(0.0)}]
     page = report.answers_page(before, lines)
